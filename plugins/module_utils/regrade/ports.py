@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the exadev.k3s_regrade contributors
+"""What the core needs of the world, as Protocols, and the errors the world may answer with.
+
+No implementation belongs here: those are in `adapters`. Every call is bounded in time by its
+adapter. An error carries one line a person can act on: what was found, what was expected, what to do.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, Optional, Protocol, Tuple
+
+from .core.model import Eviction, Lease, Member, Node, NodeChange, PeerAnswer, Pod
+
+
+class RegradeError(Exception):
+    """Base of every error this project raises on purpose; its text is one line for a person."""
+
+
+class LevelUnknown(RegradeError):
+    """The level cannot be told now (booting, container gone, engine silent). Never taken for full."""
+
+
+class ApplyFailed(RegradeError):
+    """A level was not reached. `began` tells whether a restart may have begun: if not, nothing changed."""
+
+    def __init__(self, message: str, began: bool) -> None:
+        super().__init__(message)
+        self.began = began
+
+
+class StepRefused(RegradeError):
+    """A check forbids the step; nothing was changed by the one who raises it."""
+
+
+class ClusterError(RegradeError):
+    """A call to the cluster did not give its answer."""
+
+
+class Unreachable(ClusterError):
+    """No API server of KUBE_SERVER answered, or the answer is unknown (a time-out, a 5xx).
+
+    After a write this means *unknown*: read back before deciding.
+    """
+
+
+class Conflict(ClusterError):
+    """409 or a failed precondition: somebody wrote first. Nothing was written."""
+
+
+class Forbidden(ClusterError):
+    """401 or 403, with verb, resource and namespace in the text."""
+
+
+class Missing(ClusterError):
+    """404: the object does not exist."""
+
+
+class Actuator(Protocol):
+    """Applies levels on one platform. The core calls nothing else of a platform."""
+
+    def levels(self) -> Tuple[str, ...]:
+        """Names, highest first."""
+
+    def current_level(self) -> str:
+        """The level the server runs at now. Raises LevelUnknown."""
+
+    def apply_level(self, name: str) -> None:
+        """Return once the level is in effect: etcd serves and, where the level runs the agent, the Node
+        is Ready on a heartbeat that differs from the one before the restart. Idempotent.
+
+        Calls the hooks it was built with: `before_restart()` at most 5 s before each restart it asks for
+        (it raises StepRefused to forbid it) and `note(facts)` to have facts flushed to the journal first.
+        Raises ApplyFailed, StepRefused.
+        """
+
+
+class StepHooks(Protocol):
+    """What an actuator may ask of the step that called it."""
+
+    def before_restart(self) -> None:
+        """Ask the gate again. Raises StepRefused."""
+
+    def note(self, facts: Dict[str, str]) -> None:
+        """Add facts to the open journal and flush them to storage before returning."""
+
+
+class LocalEtcd(Protocol):
+    """This server's own etcd, asked on its loopback."""
+
+    def members(self) -> Tuple[Member, ...]:
+        """The member list. Raises LevelUnknown where k3s does not answer or has no quorum."""
+
+    def healthy(self) -> bool:
+        """Whether etcd serves with a quorum."""
+
+
+class Cluster(Protocol):
+    """The Kubernetes API, through KUBE_SERVER (other servers). Reads are quorum reads. Raises ClusterError."""
+
+    def read_lease(self) -> Lease: ...
+
+    def write_lease(self, lease: Lease) -> Lease:
+        """Replace, conditional on `lease.resource_version`. Raises Conflict."""
+
+    def nodes(self) -> Tuple[Node, ...]:
+        """Every Node with the etcd role label, from one LIST."""
+
+    def node(self, name: str) -> Node: ...
+
+    def change_node(self, name: str, change: NodeChange, resource_version: str) -> Node:
+        """One write, conditional on the resourceVersion. Raises Conflict."""
+
+    def node_lease_renewals(self) -> Dict[str, str]:
+        """Node name -> renewTime of its `kube-node-lease`, as text."""
+
+    def ask_peer(self, address: str) -> PeerAnswer:
+        """Ask that peer's own API, by address: `/readyz/etcd` and a GET of our Lease. Never raises ClusterError."""
+
+    def pods(self, node: str) -> Tuple[Pod, ...]: ...
+
+    def evict(self, pod: Pod) -> Eviction: ...
+
+    def record_event(self, node: Node, kind: str, reason: str, message: str) -> None:
+        """kind: Normal or Warning."""
+
+    def api_addresses(self) -> Tuple[str, ...]:
+        """Addresses in the `kubernetes` EndpointSlice, as a peer's API tells them."""
+
+    def k3s_etcd_lease(self) -> Lease:
+        """Lease kube-system/k3s-etcd; its holder writes k3s's list of API servers."""
+
+
+class Clock(Protocol):
+    def monotonic(self) -> float:
+        """CLOCK_MONOTONIC, seconds: stands still while the host sleeps."""
+
+    def boottime(self) -> float:
+        """CLOCK_BOOTTIME, seconds: counts sleep too."""
+
+    def boot_id(self) -> str: ...
+
+    def now_text(self) -> str:
+        """UTC as the API wants it, with exactly six fractional digits. For show, never compared."""
+
+    def sleep(self, seconds: float) -> None: ...
+
+
+class StateStore(Protocol):
+    """Small JSON documents on storage that outlives the container, each written whole or not at all."""
+
+    def read(self, name: str) -> Optional[Dict[str, object]]:
+        """None where absent. Raises RegradeError where it cannot be read or parsed."""
+
+    def write(self, name: str, document: Dict[str, object]) -> None:
+        """Flushed to storage before it returns. Raises RegradeError (disk full, read-only)."""
+
+    def remove(self, name: str) -> None: ...
+
+
+class HostLock(Protocol):
+    def acquire(self, purpose: str) -> None:
+        """Take the host's lock at once, or raise StepRefused naming who holds it. Held until release or exit."""
+
+    def release(self) -> None: ...
