@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Copyright: the exadev.k3s_regrade contributors
-"""What the core needs of the world, as Protocols, and the errors the world may answer with.
+"""What the core needs of the world, as Protocols; with the errors the world may answer with (`core.errors`).
 
 No implementation belongs here: those are in `adapters`. Every call is bounded in time by its
 adapter. An error carries one line a person can act on: what was found, what was expected, what to do.
@@ -10,50 +10,27 @@ from __future__ import annotations
 
 from typing import Dict, Optional, Protocol, Tuple
 
+from .core.errors import (
+    ApplyFailed,
+    ClusterError,
+    Conflict,
+    Forbidden,
+    LevelUnknown,
+    Missing,
+    RegradeError,
+    SettingsWrong,
+    StepFailed,
+    StepRefused,
+    Unreachable,
+)
 from .core.model import Eviction, Lease, Member, Node, NodeChange, PeerAnswer, Pod
 
 
-class RegradeError(Exception):
-    """Base of every error this project raises on purpose; its text is one line for a person."""
-
-
-class LevelUnknown(RegradeError):
-    """The level cannot be told now (booting, container gone, engine silent). Never taken for full."""
-
-
-class ApplyFailed(RegradeError):
-    """A level was not reached. `began` tells whether a restart may have begun: if not, nothing changed."""
-
-    def __init__(self, message: str, began: bool) -> None:
-        super().__init__(message)
-        self.began = began
-
-
-class StepRefused(RegradeError):
-    """A check forbids the step; nothing was changed by the one who raises it."""
-
-
-class ClusterError(RegradeError):
-    """A call to the cluster did not give its answer."""
-
-
-class Unreachable(ClusterError):
-    """No API server of KUBE_SERVER answered, or the answer is unknown (a time-out, a 5xx).
-
-    After a write this means *unknown*: read back before deciding.
-    """
-
-
-class Conflict(ClusterError):
-    """409 or a failed precondition: somebody wrote first. Nothing was written."""
-
-
-class Forbidden(ClusterError):
-    """401 or 403, with verb, resource and namespace in the text."""
-
-
-class Missing(ClusterError):
-    """404: the object does not exist."""
+__all__ = (
+    "Actuator", "ApplyFailed", "Clock", "Cluster", "ClusterError", "Conflict", "Forbidden", "HostLock",
+    "LevelUnknown", "LocalEtcd", "Missing", "RegradeError", "SettingsWrong", "StateStore", "StepFailed",
+    "StepHooks", "StepRefused", "Unreachable", "VoteKeeper",
+)
 
 
 class Actuator(Protocol):
@@ -73,6 +50,22 @@ class Actuator(Protocol):
         (it raises StepRefused to forbid it) and `note(facts)` to have facts flushed to the journal first.
         Raises ApplyFailed, StepRefused.
         """
+
+
+class VoteKeeper(Protocol):
+    """What an actuator may offer besides, where its platform can lose a vote behind the levels' back.
+
+    Optional: an actuator without it is never trapped, starts nothing, and does not show its record.
+    """
+
+    def recorded_level(self) -> str:
+        """The level on the server's storage; full where there is none. Raises RegradeError."""
+
+    def trapped(self) -> bool:
+        """Whether k3s at etcd-only is locked behind its own address (it would end after 15 minutes)."""
+
+    def start_stopped(self) -> bool:
+        """Start our own k3s where it is stopped; it only adds a voter, so it asks no hook. False if it ran."""
 
 
 class StepHooks(Protocol):

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the exadev.k3s_regrade contributors
+"""The errors the world may answer with and those a step ends in.
+
+They stand in the core because the step is written around them (they are thrown into it where a
+request fails); `ports` hands them on to the adapters. Every text is one line for a person: what was
+found, what was expected, what to do. No error of a library belongs here.
+"""
+
+from __future__ import annotations
+
+
+class RegradeError(Exception):
+    """Base of every error this project raises on purpose; its text is one line for a person."""
+
+
+class LevelUnknown(RegradeError):
+    """The level cannot be told now (booting, container gone, engine silent). Never taken for full."""
+
+
+class ApplyFailed(RegradeError):
+    """A level was not reached. `began` tells whether a restart may have begun: if not, nothing changed."""
+
+    def __init__(self, message: str, began: bool) -> None:
+        super().__init__(message)
+        self.began = began
+
+
+class StepRefused(RegradeError):
+    """A check forbids the step; nothing was changed by the one who raises it."""
+
+
+class StepFailed(RegradeError):
+    """The step was begun and undone, or is left open for `settle` (the text says which)."""
+
+
+class SettingsWrong(RegradeError):
+    """A setting is missing, malformed or contradicts another; the text names them and why."""
+
+
+class ClusterError(RegradeError):
+    """A call to the cluster did not give its answer."""
+
+
+class Unreachable(ClusterError):
+    """No API server of KUBE_SERVER answered, or the answer is unknown (a time-out, a 5xx).
+
+    After a write this means *unknown*: read back before deciding.
+    """
+
+
+class Conflict(ClusterError):
+    """409 or a failed precondition: somebody wrote first. Nothing was written."""
+
+
+class Forbidden(ClusterError):
+    """401 or 403, with verb, resource and namespace in the text."""
+
+
+class Missing(ClusterError):
+    """404: the object does not exist."""
