@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The images of the bed: which k3s, the hosts' own, and the service image that the role's Dockerfile makes.
+
+Standard library and the docker command only. Each is made at most once for the same inputs.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import ssl
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Optional, Protocol, cast
+
+import cache
+import engine
+from progress import Failed, Part, say
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+
+# The image people run. Whether this tag exists could not be checked where this was written (no registry was
+# reachable there); where it cannot be pulled, for whatever reason, the stand-in is used, and that is said.
+OFFICIAL_K3S = "rancher/k3s:v1.34.9-k3s1"
+PUBLIC_DEBIAN = "debian:bookworm-slim"
+SUITE = "bookworm"
+HOST = "exadev/k3s-regrade-host"
+DEBIAN = "exadev/k3s-regrade-debian"
+SERVICE_BASE = "exadev/k3s-regrade-service-base"
+SERVICE = "exadev/k3s-regrade:bed"
+SERVICE_FILES = ROOT / "roles" / "github_runner_cluster" / "files"
+
+CONTACT_SECONDS = 15
+"""A registry that has said nothing after this long is not reachable."""
+
+
+def present(image: str) -> Optional[str]:
+    """The id of a local image, None where there is none."""
+    found = subprocess.run(["docker", "image", "inspect", "--format", "{{.Id}}", image], capture_output=True, text=True)
+    return found.stdout.strip() if found.returncode == 0 else None
+
+
+def pull(image: str, limit: float = 900) -> Optional[str]:
+    """Pull an image; None when it is there, else why it could not be had, in one line.
+
+    Seconds where no registry is reachable: the first word of it is waited for, not the client's own retries.
+    """
+    if present(image):
+        return None
+    child = subprocess.Popen(
+        ["docker", "pull", image], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL
+    )
+    killer = threading.Timer(CONTACT_SECONDS, child.kill)
+    killer.start()
+    assert child.stdout is not None
+    last = ""
+    for line in child.stdout:
+        last = line.strip() or last
+        if "Pulling from" in line:
+            say(f"[images] pulling {image}")
+            killer.cancel()
+            killer = threading.Timer(limit, child.kill)
+            killer.start()
+    code = child.wait()
+    silent = not killer.is_alive()
+    killer.cancel()
+    if code == 0:
+        return None
+    return "no answer in time" if silent else last
+
+
+class _StandIn(Protocol):
+    def ensure_image(self) -> str: ...
+
+
+def k3s(chosen: Optional[str]) -> str:
+    """The k3s image: the one chosen, else the official one, else the stand-in built here from real parts."""
+    if chosen:
+        why_not = pull(chosen)
+        if why_not:
+            raise Failed(f"REGRADE_K3S_IMAGE names {chosen}, which is neither here nor to be pulled ({why_not})")
+        return chosen
+    why_not = pull(OFFICIAL_K3S)
+    if why_not is None:
+        return OFFICIAL_K3S
+    say(f"[images] {OFFICIAL_K3S} cannot be pulled ({why_not}): using the stand-in, made here from real parts")
+    return stand_in().ensure_image()
+
+
+def stand_in() -> _StandIn:
+    """The program that builds the stand-in, which has its own folder on the import path."""
+    file = HERE / "image" / "build.py"
+    name = "bed_stand_in_build"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None or not file.is_file():
+        raise Failed(f"{file} is missing: the checkout is not whole")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    sys.path.insert(0, str(file.parent))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(file.parent))
+    return cast(_StandIn, module)
+
+
+def debian() -> str:
+    """A small Debian: pulled where a registry is reachable, else made by debootstrap."""
+    own = f"{DEBIAN}:{SUITE}"
+    with cache.lock("debian"):
+        if present(own):
+            return own
+        if pull(PUBLIC_DEBIAN) is None:
+            return PUBLIC_DEBIAN
+        engine.packages("debootstrap")
+        with Part("Debian base") as part, tempfile.TemporaryDirectory(prefix="bed-debian-") as folder:
+            done = 0
+
+            def how_far(line: str) -> str:
+                nonlocal done
+                done += line.startswith(("I: Retrieving", "I: Extracting", "I: Unpacking", "I: Configuring"))
+                return f"debootstrap, {done} packages handled"
+
+            tree = Path(folder, "tree")
+            part.run(["debootstrap", "--variant=minbase", SUITE, str(tree)], describe=how_far, timeout=1200)
+            for useless in ("var/cache/apt/archives", "var/lib/apt/lists", "usr/share/doc", "usr/share/locale"):
+                shutil.rmtree(tree / useless, ignore_errors=True)
+            (tree / "var/cache/apt/archives/partial").mkdir(parents=True)
+            (tree / "var/lib/apt/lists/partial").mkdir(parents=True)
+            part.now("docker import")
+            archive = Path(folder, "tree.tar")
+            part.run(["tar", "-C", str(tree), "--numeric-owner", "-cf", str(archive), "."])
+            part.run(["docker", "import", "--change", "CMD /bin/bash", str(archive), own])
+    return own
+
+
+def host(base: str, compose: Path) -> str:
+    """The image of the three hosts."""
+    image = f"{HOST}:{cache.key(HERE / 'host', engine.COMPOSE_VERSION, present(base) or base)}"
+    with cache.lock("host-image"):
+        if not present(image):
+            with tempfile.TemporaryDirectory(prefix="bed-host-") as folder:
+                shutil.copytree(HERE / "host", folder, dirs_exist_ok=True)
+                shutil.copy2(compose, Path(folder, "docker-compose"))
+                _build("host image", Path(folder), image, base)
+    return image
+
+
+def service(base: str, files: Path = SERVICE_FILES) -> str:
+    """The role's service image, made from the Dockerfile it ships, on a base that needs no registry."""
+    for name in ("Dockerfile", "requirements.txt"):
+        if not (files / name).is_file():
+            raise Failed(f"{files / name} is missing: the service image is built from the role's own files")
+    bundle = ssl.get_default_verify_paths().cafile
+    if bundle is None:
+        raise Failed("this Python names no CA bundle: install ca-certificates")
+    authorities = Path(bundle).read_bytes()
+    with cache.lock("service-image"):
+        with tempfile.TemporaryDirectory(prefix="bed-service-") as folder:
+            source = HERE / "service_base"
+            ours = f"{SERVICE_BASE}:{cache.key(source, authorities, present(base) or base)}"
+            if not present(ours):
+                shutil.copytree(source, folder, dirs_exist_ok=True)
+                Path(folder, "ca-certificates.crt").write_bytes(authorities)
+                _build("service base image", Path(folder), ours, base)
+        key = cache.key(files, ours)
+        if _label(SERVICE, "exadev.inputs") != key:
+            _build("service image", files, SERVICE, ours, "--label", f"exadev.inputs={key}")
+    return SERVICE
+
+
+def _label(image: str, label: str) -> str:
+    found = subprocess.run(
+        ["docker", "image", "inspect", "--format", f'{{{{index .Config.Labels "{label}"}}}}', image],
+        capture_output=True,
+        text=True,
+    )
+    return found.stdout.strip()
+
+
+def _build(what: str, context: Path, image: str, base: str, *more: str) -> None:
+    with Part(what) as part:
+        # The classic builder: Debian's client has no other, and nothing here needs another.
+        command = ["docker", "build", "--build-arg", f"BASE={base}", "-t", image, *more, str(context)]
+        part.run(command, env={"DOCKER_BUILDKIT": "0"}, timeout=1200)
+
+
+def archive(images: list[str]) -> Path:
+    """One tar of these images for the hosts' own engines, written once for the same images; the older ones go."""
+    ids = [present(image) or image for image in images]
+    folder = cache.folder("images")
+    path = folder / f"{cache.key(*images, *ids)}.tar"
+    with cache.lock("archive"):
+        if not path.is_file():
+            with Part("images for the hosts") as part:
+                for old in folder.glob("*.tar"):
+                    old.unlink()
+                new = path.with_suffix(".new")
+                part.now("docker save")
+                part.run(["docker", "save", "-o", str(new), *images])
+                new.replace(path)
+    return path

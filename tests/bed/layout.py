@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the bed looks like: its settings, its three servers, and the files of the fleet's own Compose project.
+
+Pure: no Docker, no files, no clock. Written with the standard library alone, so YAML is emitted as JSON, which it
+contains.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Optional
+
+LABEL = "exadev.bed"
+"""On every container, network and volume of a bed; its value is the bed's name."""
+
+MADE_FROM = "exadev.bed.made-from"
+"""On every host: the key of what it was made from."""
+
+PROJECT = "cluster"
+PROJECT_FOLDER = "/srv/cluster"
+CONTAINER = "k3s"
+DATA = "/var/lib/rancher/k3s"
+CONFIG_ON_DATA = f"{DATA}/config/config.yaml"
+# Shared by the three servers of a bed on a network of its own on one machine: no secret.
+TOKEN = "three-servers-on-one-machine"  # noqa: S105
+
+
+class BadSetting(ValueError):
+    """A setting that cannot be used; one line."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What can be chosen about a bed, from the environment."""
+
+    name: str = "regrade-bed"
+    subnet: str = "172.31.66.0/24"
+    k3s_image: Optional[str] = None
+
+    @classmethod
+    def read(cls, environment: Mapping[str, str]) -> Settings:
+        """From REGRADE_BED_NAME, REGRADE_BED_SUBNET and REGRADE_K3S_IMAGE; empty is unset. Raises BadSetting."""
+        name = environment.get("REGRADE_BED_NAME") or cls.name
+        if not re.fullmatch(r"[a-z0-9][a-z0-9-]{1,40}", name):
+            raise BadSetting(f"REGRADE_BED_NAME is {name!r}: use 2 to 41 lower-case letters, digits and hyphens")
+        subnet = environment.get("REGRADE_BED_SUBNET") or cls.subnet
+        try:
+            network = ipaddress.IPv4Network(subnet)
+        except ValueError as error:
+            raise BadSetting(f"REGRADE_BED_SUBNET is {subnet!r} ({error}): give a network such as {cls.subnet}") from error
+        if network.num_addresses < 32:
+            raise BadSetting(f"REGRADE_BED_SUBNET is {subnet!r}: too small, give a /27 or larger such as {cls.subnet}")
+        return cls(name, subnet, environment.get("REGRADE_K3S_IMAGE") or None)
+
+
+@dataclass(frozen=True)
+class Place:
+    """One server of the bed: its Node's name, its address, the container that is its host."""
+
+    name: str
+    address: str
+    host_container: str
+
+    @property
+    def volume(self) -> str:
+        """The volume that holds the storage of the host's own engine."""
+        return f"{self.host_container}-docker"
+
+
+def places(settings: Settings) -> tuple[Place, ...]:
+    """The three servers, at .11, .12 and .13 of the subnet."""
+    first = ipaddress.IPv4Network(settings.subnet).network_address
+    return tuple(Place(f"server{n}", str(first + 10 + n), f"{settings.name}-server{n}") for n in (1, 2, 3))
+
+
+def k3s_options(all_places: tuple[Place, ...], place: Place) -> dict[str, Any]:
+    """k3s's own configuration of this server: server1 founds the cluster, the others join it."""
+    options: dict[str, Any] = {"token": TOKEN, "node-name": place.name, "node-ip": place.address}
+    if place == all_places[0]:
+        options["cluster-init"] = True
+    else:
+        options["server"] = f"https://{all_places[0].address}:6443"
+    return options
+
+
+@dataclass(frozen=True)
+class Files:
+    """What is written for one server: below the project folder, and below k3s's data folder."""
+
+    project: Mapping[str, str]
+    data: Mapping[str, str]
+
+
+def files(all_places: tuple[Place, ...], place: Place, image: str) -> Files:
+    """The Compose project of one host.
+
+    The three lay k3s's configuration in three ways, on purpose: in a mounted folder, on the data volume, and with
+    nothing below /etc/rancher/k3s that outlives the container.
+    """
+    options = k3s_options(all_places, place)
+    service: dict[str, Any] = {
+        "image": image,
+        "container_name": CONTAINER,
+        "network_mode": "host",
+        "privileged": True,
+        "restart": "unless-stopped",
+        "tmpfs": ["/run", "/var/run"],
+        "command": ["server"],
+        "volumes": [f"k3s-data:{DATA}", "./node:/etc/rancher/node"],
+    }
+    project: dict[str, str] = {}
+    data: dict[str, str] = {}
+    way = all_places.index(place)
+    if way == 0:
+        service["volumes"].append("./k3s:/etc/rancher/k3s")
+        project["k3s/config.yaml"] = _yaml(options)
+    elif way == 1:
+        service["environment"] = {"K3S_CONFIG_FILE": CONFIG_ON_DATA}
+        data["config/config.yaml"] = _yaml(options)
+    else:
+        service["command"] += [f"--{name}={value}" for name, value in options.items()]
+    project["compose.yaml"] = _yaml({"name": PROJECT, "services": {CONTAINER: service}, "volumes": {"k3s-data": {}}})
+    return Files(project, data)
+
+
+def _yaml(value: Any) -> str:
+    return json.dumps(value, indent=2) + "\n"
+
+
+def ready(nodes: Mapping[str, Any]) -> set[str]:
+    """The names of the Nodes that are Ready, from ``kubectl get nodes -o json``."""
+    return {
+        node["metadata"]["name"]
+        for node in nodes.get("items", [])
+        for condition in node.get("status", {}).get("conditions", [])
+        if condition.get("type") == "Ready" and condition.get("status") == "True"
+    }
