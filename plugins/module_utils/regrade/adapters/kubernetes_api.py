@@ -1,0 +1,589 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the exadev.k3s_regrade contributors
+"""The cluster as the core sees it, through the API of *other* servers (`ports.Cluster`).
+
+Built on the REST client of the official `kubernetes` package with plain JSON: its models refuse what a
+real API sends now and then (a null time, a Lease without a duration), and cost memory where there is
+little. No decision belongs here: this file asks, bounds, reads and words errors.
+
+- Every operation has one total time, CALL_TIMEOUT_SECONDS, over all URLs of KUBE_SERVER. The library's
+  retries are off: a write is sent once, and an unknown answer is `Unreachable`, to be read back.
+- Reads carry no resourceVersion, so the API answers them from a quorum of etcd.
+- Of the kubeconfig only the CA and the bearer token are used. There is no fall-back to localhost.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+import re
+import time
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, NoReturn, Optional, Tuple
+from urllib.parse import quote, urlencode, urlsplit
+
+from ..core.model import Eviction, Lease, Node, NodeChange, PeerAnswer, Pod, Taint
+from ..ports import ClusterError, Conflict, Forbidden, Missing, Unreachable
+from .bounded import OutOfTime, within
+
+if TYPE_CHECKING:
+    from ..core.settings import Settings
+
+FIELD_MANAGER = "k3s-regrade"
+ETCD_ROLE = "node-role.kubernetes.io/etcd=true"
+PEER_TIMEOUT_SECONDS = 3.0  # k3s-facts: a peer with its etcd port cut hangs a quorum read past 10 s
+DEFAULT_PORT = 6443
+ELSEWHERE = ("apiserver disabled", "apiserver not ready", "starting")  # k3s's 503 for "ask another server"
+COORDINATION = "/apis/coordination.k8s.io/v1"
+MERGE_PATCH = "application/merge-patch+json"
+TIME = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(?:Z|\+00:00)$")
+
+Json = Dict[str, Any]
+
+
+class Target(NamedTuple):
+    """What a request is about, for the words of its errors."""
+
+    verb: str
+    resource: str
+    namespace: str = ""
+    name: str = ""
+
+    def __str__(self) -> str:
+        name = "/".join(part for part in (self.namespace, self.name) if part)
+        return " ".join(part for part in (self.verb, self.resource, name) if part)
+
+
+class Credentials(NamedTuple):
+    ca: str  # PEM
+    token: str
+
+
+class _Answer(NamedTuple):
+    status: int
+    body: bytes
+
+    def text(self) -> str:
+        """The API's own message, on one line."""
+        try:
+            message = json.loads(self.body).get("message", "")
+        except (ValueError, AttributeError):
+            message = self.body.decode("utf-8", "replace")
+        return " ".join(str(message).split())[:300]
+
+
+class _NotSent(Exception):
+    """The request certainly did not reach an API server; its text says why."""
+
+
+class _Unknown(Exception):
+    """The request may have been carried out; its text says what happened."""
+
+
+def micro_time(text: str) -> str:
+    """The time with exactly six fractional digits: the API refuses a Lease with any other number of them.
+
+    Raises ClusterError for what is no UTC time.
+    """
+    match = TIME.match(text)
+    if not match:
+        raise ClusterError(f"{text!r} is no UTC time for a Lease such as 2026-01-01T00:00:00.000000Z: a bug of ours")
+    return f"{match.group(1)}.{(match.group(2) or '')[:6]:0<6}Z"
+
+
+def read_kubeconfig(path: str) -> Credentials:
+    """CA and bearer token of the current context. Raises ClusterError, naming path and mode."""
+    import yaml
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            document = yaml.safe_load(file)
+    except OSError as error:
+        raise ClusterError(_unreadable(path, error)) from None
+    except (ValueError, yaml.YAMLError) as error:
+        raise ClusterError(f"kubeconfig {path} is no YAML ({_one_line(error)}); run the role to write it anew") from None
+    if not isinstance(document, dict):
+        raise ClusterError(f"kubeconfig {path} is empty or no mapping; run the role to write it anew")
+    context = _named(document, "contexts", document.get("current-context"), "context")
+    cluster = _named(document, "clusters", context.get("cluster"), "cluster")
+    user = _named(document, "users", context.get("user"), "user")
+    try:
+        ca = base64.b64decode(cluster.get("certificate-authority-data") or "", validate=True).decode("ascii")
+    except (binascii.Error, ValueError):
+        ca = ""
+    if "BEGIN CERTIFICATE" not in ca:
+        raise ClusterError(f"kubeconfig {path} has no certificate-authority-data that is a PEM certificate in base64; "
+                           "run the role to write it anew")
+    token = user.get("token")
+    if not isinstance(token, str) or not token.strip():
+        raise ClusterError(f"kubeconfig {path} has no bearer token (client certificates expire after a year and are "
+                           "not used); run the role to write it anew")
+    return Credentials(ca, token.strip())
+
+
+def _named(document: Json, section: str, name: object, inner: str) -> Json:
+    """The entry of that name, or the first; {} where there is none."""
+    entries = [entry for entry in document.get(section) or [] if isinstance(entry, dict)]
+    for entry in entries:
+        if entry.get("name") == name:
+            return entry.get(inner) or {}
+    return (entries[0].get(inner) or {}) if entries else {}
+
+
+def _unreadable(path: str, error: OSError) -> str:
+    """Which part of the path stands in the way, and its mode: a folder one may not search hides the file."""
+    culprit = path
+    while True:
+        parent = os.path.dirname(os.path.abspath(culprit))
+        if os.access(parent, os.X_OK) or parent == culprit:
+            break
+        culprit = parent
+    try:
+        found = os.stat(culprit)
+        mode = f"{culprit} has mode {found.st_mode & 0o7777:04o}, owner {found.st_uid}:{found.st_gid}"
+    except OSError:
+        mode = f"{culprit} cannot be looked at"
+    return (f"kubeconfig {path} cannot be read: {error.strerror} ({mode}; this process is uid {os.geteuid()}); "
+            "set KUBECONFIG to a readable file or run the role")
+
+
+def _one_line(error: object) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+class KubernetesCluster:
+    """`ports.Cluster` over KUBE_SERVER. Safe to use from two threads (the Lease is renewed from its own)."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Reads the kubeconfig. Raises ClusterError."""
+        if not settings.kube_server:
+            raise ClusterError("KUBE_SERVER is not set; name one or more other servers, such as https://10.0.0.12:6443")
+        self._settings = settings
+        self._urls: List[str] = list(settings.kube_server)
+        self._good = 0  # index into _urls of the one that answered last
+        self._credentials = read_kubeconfig(settings.kubeconfig)
+        self._clients: Dict[str, Any] = {}
+
+    # --- Lease ---
+
+    def read_lease(self) -> Lease:
+        name = self._settings.lease_name
+        try:
+            return _lease(self._call("GET", _lease_path(name), Target("get", "leases", "kube-system", name)))
+        except Missing:
+            raise Missing(f"Lease kube-system/{name} does not exist: run the role, which makes it") from None
+
+    def write_lease(self, lease: Lease) -> Lease:
+        name = self._settings.lease_name
+        path = _lease_path(name)
+        # A replace takes the metadata with it: what others wrote there (labels, k3s's own annotations
+        # for what it applied from a manifest) must be sent back, so it is read again.
+        found = self._call("GET", path, Target("get", "leases", "kube-system", name))
+        metadata = found.get("metadata") or {}
+        if metadata.get("resourceVersion") != lease.resource_version:
+            raise Conflict(f"Lease kube-system/{name} was written by somebody else meanwhile (holder "
+                           f"{(found.get('spec') or {}).get('holderIdentity') or 'nobody'}); nothing was written")
+        metadata.pop("managedFields", None)
+        spec: Json = dict(found.get("spec") or {})
+        spec.update(
+            holderIdentity=lease.holder or None,
+            leaseDurationSeconds=lease.duration_seconds,
+            acquireTime=micro_time(lease.acquire_time) if lease.acquire_time else None,
+            renewTime=micro_time(lease.renew_time) if lease.renew_time else None,
+            leaseTransitions=lease.transitions,
+        )
+        body = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": metadata,
+            "spec": {key: value for key, value in spec.items() if value is not None},
+        }
+        return _lease(self._call("PUT", path, Target("update", "leases", "kube-system", name), body))
+
+    def k3s_etcd_lease(self) -> Lease:
+        target = Target("get", "leases", "kube-system", "k3s-etcd")
+        return _lease(self._call("GET", _lease_path("k3s-etcd"), target))
+
+    def node_lease_renewals(self) -> Dict[str, str]:
+        target = Target("list", "leases", "kube-node-lease")
+        found = self._call("GET", f"{COORDINATION}/namespaces/kube-node-lease/leases", target)
+        return {
+            _metadata(item).get("name", ""): (item.get("spec") or {}).get("renewTime") or ""
+            for item in found.get("items") or []
+        }
+
+    # --- Nodes ---
+
+    def nodes(self) -> Tuple[Node, ...]:
+        found = self._call("GET", "/api/v1/nodes", Target("list", "nodes"), query={"labelSelector": ETCD_ROLE})
+        nodes = tuple(_node(item) for item in found.get("items") or [])
+        self._learn(nodes)
+        return nodes
+
+    def node(self, name: str) -> Node:
+        return _node(self._call("GET", f"/api/v1/nodes/{quote(name)}", Target("get", "nodes", "", name)))
+
+    def change_node(self, name: str, change: NodeChange, resource_version: str) -> Node:
+        # One merge patch that carries metadata.resourceVersion: the API server answers 409 where that has
+        # moved. A list is replaced whole, which is what taints need; null removes a key.
+        metadata: Json = {"resourceVersion": resource_version}
+        if change.labels:
+            metadata["labels"] = dict(change.labels)
+        if change.annotations:
+            metadata["annotations"] = dict(change.annotations)
+        spec: Json = {}
+        if change.taints is not None:
+            spec["taints"] = [_taint_json(taint) for taint in change.taints] or None
+        if change.unschedulable is not None:
+            spec["unschedulable"] = True if change.unschedulable else None
+        body: Json = {"metadata": metadata}
+        if spec:
+            body["spec"] = spec
+        return _node(self._call(
+            "PATCH", f"/api/v1/nodes/{quote(name)}", Target("patch", "nodes", "", name), body,
+            query={"fieldManager": FIELD_MANAGER}, content_type=MERGE_PATCH,
+        ))
+
+    def record_event(self, node: Node, kind: str, reason: str, message: str) -> None:
+        now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        body = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"generateName": f"{node.name}.", "namespace": "default"},
+            "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid},
+            "type": kind,
+            "reason": reason,
+            "message": message[:1024],
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+            "source": {"component": FIELD_MANAGER, "host": node.name},
+        }
+        self._call("POST", "/api/v1/namespaces/default/events", Target("create", "events", "default"), body)
+
+    # --- Pods ---
+
+    def pods(self, node: str) -> Tuple[Pod, ...]:
+        found = self._call("GET", "/api/v1/pods", Target("list", "pods"), query={"fieldSelector": f"spec.nodeName={node}"})
+        return tuple(_pod(item) for item in found.get("items") or [])
+
+    def evict(self, pod: Pod) -> Eviction:
+        target = Target("create", "pods/eviction", pod.namespace, pod.name)
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod.name, "namespace": pod.namespace},
+            "deleteOptions": {"preconditions": {"uid": pod.uid}},
+        }
+        path = f"/api/v1/namespaces/{quote(pod.namespace)}/pods/{quote(pod.name)}/eviction"
+        answer = self._ask("POST", path, target, body)
+        message = answer.text()
+        if answer.status == 404 and "not found" in message and "namespaces" not in message:
+            return Eviction(True)
+        if answer.status == 409:
+            # Another pod has the name now, so the one that was meant is gone; any other conflict is tried again.
+            return Eviction("UID in precondition" in message, message)
+        if answer.status == 429 or (answer.status == 500 and "PodDisruptionBudget" in message):
+            return Eviction(False, "; ".join([message, *_causes(answer.body)]))
+        self._check(answer, target)
+        return Eviction(True)
+
+    # --- Peers ---
+
+    def ask_peer(self, address: str) -> PeerAnswer:
+        """See `ports.Cluster`. Each of the two has PEER_TIMEOUT_SECONDS at most."""
+        port = urlsplit(self._settings.kube_server[0]).port or DEFAULT_PORT
+        url = f"https://[{address}]:{port}" if ":" in address else f"https://{address}:{port}"
+        name = self._settings.lease_name
+        readyz, connected = self._ask_one_peer(url, "/readyz/etcd", Target("get", "/readyz/etcd"))
+        if not connected:
+            return PeerAnswer(readyz, readyz)
+        lease, connected = self._ask_one_peer(url, _lease_path(name), Target("get", "leases", "kube-system", name))
+        return PeerAnswer(readyz, lease)
+
+    def _ask_one_peer(self, url: str, path: str, target: Target) -> Tuple[str, bool]:
+        """What was wrong ("" for nothing), and whether a connection came about."""
+        try:
+            answer = self._send(url, "GET", path, None, "", PEER_TIMEOUT_SECONDS, PEER_TIMEOUT_SECONDS)
+        except _NotSent as error:
+            return f"{url}: {error}", False
+        except _Unknown as error:
+            return f"{url}{path}: {error}", True
+        if answer.status == 200:
+            return "", True
+        try:
+            self._check(answer, target)
+        except ClusterError as error:
+            return f"{url}{path}: {error}", True
+        return f"{url}{path}: answered {answer.status}", True
+
+    def api_addresses(self) -> Tuple[str, ...]:
+        target = Target("get", "endpointslices", "default", "kubernetes")
+        found = self._call("GET", "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes", target)
+        return tuple(
+            address for endpoint in found.get("endpoints") or [] for address in endpoint.get("addresses") or []
+        )
+
+    # --- Requests ---
+
+    def _learn(self, nodes: Tuple[Node, ...]) -> None:
+        """Peers found in the Nodes are asked too, after those of KUBE_SERVER: its one server may be the next to fall."""
+        port = urlsplit(self._settings.kube_server[0]).port or DEFAULT_PORT
+        for node in nodes:
+            if node.name != self._settings.node_name and node.addresses:
+                address = node.addresses[0]
+                url = f"https://[{address}]:{port}" if ":" in address else f"https://{address}:{port}"
+                if url not in self._urls:
+                    self._urls.append(url)
+
+    def _call(self, method: str, path: str, target: Target, body: Optional[Json] = None,
+              query: Optional[Dict[str, str]] = None, content_type: str = "application/json") -> Json:
+        """The JSON object of a good answer. Raises ClusterError."""
+        if query:
+            path = f"{path}?{urlencode(query)}"
+        answer = self._ask(method, path, target, body, content_type)
+        self._check(answer, target)
+        try:
+            found = json.loads(answer.body)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise Unreachable(f"{target}: answered {answer.status} with no JSON object, so the outcome is unknown")
+        return found
+
+    def _ask(self, method: str, path: str, target: Target, body: Optional[Json] = None,
+             content_type: str = "application/json") -> _Answer:
+        """The first answer of an API server that serves, beginning with the last good one. Raises Unreachable."""
+        total = self._settings.call_timeout_seconds
+        end = time.monotonic() + total
+        urls = list(self._urls)
+        first = self._good
+        said: List[str] = []
+        for turn in range(len(urls)):
+            index = (first + turn) % len(urls)
+            left = end - time.monotonic()
+            if left <= 0:
+                break
+            # Of the time left each server gets its share to connect, so that one that hangs in the TLS
+            # handshake (a paused host) does not take it all; once connected it may use what is left.
+            share = left / (len(urls) - turn)
+            try:
+                answer = self._send(urls[index], method, path, body, content_type, share, left)
+            except _NotSent as error:
+                said.append(f"{urls[index]}: {error}")
+                continue
+            except _Unknown as error:
+                self._good = (index + 1) % len(urls)
+                said.append(f"{urls[index]}: {error}")
+                if method == "GET":
+                    continue
+                raise Unreachable(f"{target}: the outcome is unknown, {'; '.join(said)}") from None
+            if answer.status == 503 and any(word in answer.text() for word in ELSEWHERE):
+                said.append(f"{urls[index]}: 503 {answer.text()}")
+                continue
+            self._good = index
+            return answer
+        raise Unreachable(f"{target}: no API server of KUBE_SERVER answered within {total:g} s: {'; '.join(said)}")
+
+    def _send(self, url: str, method: str, path: str, body: Optional[Json], content_type: str,
+              connect: float, total: float) -> _Answer:
+        """One request to one server, sent once. Raises _NotSent, _Unknown."""
+        import urllib3.exceptions as wrong
+        from kubernetes.client.exceptions import ApiException
+
+        client = self._client(url)
+        headers = {
+            "Accept": "application/json",
+            "Authorization": f"Bearer {self._credentials.token}",
+            "User-Agent": FIELD_MANAGER,
+        }
+        if body is not None:
+            headers["Content-Type"] = content_type
+
+        def request() -> _Answer:
+            got = client.request(method, url + path, headers=headers, body=body, _request_timeout=(connect, total))
+            try:
+                return _Answer(got.status, got.read())
+            finally:
+                got.response.release_conn()
+
+        try:
+            return within(total, request)
+        except OutOfTime as error:
+            raise _Unknown(str(error)) from None
+        except (wrong.NewConnectionError, wrong.ConnectTimeoutError, wrong.NameResolutionError) as error:
+            raise _NotSent(_plain(error)) from None
+        except ApiException as error:  # status 0: TLS, wrapped by the library
+            raise _NotSent(_plain_tls(str(error.reason))) from None
+        except wrong.SSLError as error:
+            raise _NotSent(_plain_tls(str(error))) from None
+        except (wrong.ReadTimeoutError, TimeoutError):
+            raise _Unknown(f"no answer within {total:g} s") from None
+        except (wrong.HTTPError, OSError, ValueError) as error:
+            raise _Unknown(_plain(error)) from None
+
+    def _client(self, url: str) -> Any:
+        client = self._clients.get(url)
+        if client is None:
+            from kubernetes.client.configuration import Configuration
+            from kubernetes.client.rest import RESTClientObject
+
+            configuration = Configuration(host=url)
+            configuration.proxy = None  # peers are asked directly, whatever the environment says
+            configuration.retries = False
+            configuration.ca_cert_data = self._credentials.ca
+            configuration.connection_pool_maxsize = 2  # the step and the thread that renews the Lease
+            client = self._clients[url] = RESTClientObject(configuration)
+        return client
+
+    def _check(self, answer: _Answer, target: Target) -> None:
+        """Raise what a 4xx or 5xx means."""
+        if answer.status < 300:
+            return
+        said = answer.text()
+        if answer.status in (401, 403):
+            self._forbidden(answer.status, said, target)
+        if answer.status == 404:
+            raise Missing(f"{target}: not found ({said})")
+        if answer.status == 409:
+            raise Conflict(f"{target}: somebody else wrote first, nothing was written ({said})")
+        if answer.status in (408, 429) or answer.status >= 500:
+            raise Unreachable(f"{target}: the API answered {answer.status}, so the outcome is unknown ({said})")
+        raise ClusterError(f"{target}: the API refused our request with {answer.status}, a bug of ours: please report it "
+                           f"({said})")
+
+    def _forbidden(self, status: int, said: str, target: Target) -> NoReturn:
+        where = f" in namespace {target.namespace}" if target.namespace else ""
+        what = f"{target.verb} {target.resource}{where}" + (f" ({target.name})" if target.name else "")
+        if status == 401:
+            raise Forbidden(f"not accepted as a user (401) for {what}: the token of {self._settings.kubeconfig} is not "
+                            f"valid any more; run the role to write it anew ({said})")
+        raise Forbidden(f"no permission to {what} (403): run the role, which sets the rights ({said})")
+
+
+def _plain(error: BaseException) -> str:
+    """A connection error in a few words."""
+    text = str(error)
+    for part, words in (
+        ("refused", "connection refused"),
+        ("No route to host", "no route to host"),
+        ("unreachable", "network is unreachable"),
+        ("resolve", "its name does not resolve"),
+        ("timed out", "no connection in time"),
+        ("reset", "connection reset"),
+        ("closed connection without", "connection closed without an answer"),
+    ):
+        if part in text:
+            return words
+    return _one_line(text)
+
+
+def _plain_tls(text: str) -> str:
+    """A TLS error in plain words."""
+    for part, words in (
+        ("certificate has expired", "its certificate has expired (k3s renews its own at a restart)"),
+        ("not yet valid", "its certificate is not valid yet: look at this host's clock"),
+        ("IP address mismatch", "its certificate is not for this address: add it to the server's tls-san"),
+        ("doesn't match", "its certificate is not for this name: add it to the server's tls-san"),
+        ("Hostname mismatch", "its certificate is not for this name: add it to the server's tls-san"),
+        ("self-signed certificate", "its certificate is not signed by the kubeconfig's CA"),
+        ("self signed certificate", "its certificate is not signed by the kubeconfig's CA"),
+        ("unable to get local issuer", "its certificate is not signed by the kubeconfig's CA"),
+        ("signature failure", "its certificate is not signed by the kubeconfig's CA"),
+        ("handshake operation timed out", "no TLS handshake in time"),
+        ("WRONG_VERSION_NUMBER", "it does not speak TLS"),
+        ("record layer failure", "it does not speak TLS"),
+    ):
+        if part in text:
+            return words
+    return f"TLS: {_one_line(text)}"
+
+
+def _lease_path(name: str) -> str:
+    return f"{COORDINATION}/namespaces/kube-system/leases/{quote(name)}"
+
+
+def _metadata(item: Json) -> Json:
+    found: Json = item.get("metadata") or {}
+    return found
+
+
+def _lease(item: Json) -> Lease:
+    spec = item.get("spec") or {}
+    return Lease(
+        holder=spec.get("holderIdentity") or "",
+        duration_seconds=spec.get("leaseDurationSeconds"),
+        acquire_time=spec.get("acquireTime") or "",
+        renew_time=spec.get("renewTime") or "",
+        transitions=spec.get("leaseTransitions") or 0,
+        resource_version=_metadata(item).get("resourceVersion") or "",
+    )
+
+
+def _node(item: Json) -> Node:
+    metadata, spec, status = _metadata(item), item.get("spec") or {}, item.get("status") or {}
+    conditions = {entry.get("type"): entry for entry in status.get("conditions") or []}
+    return Node(
+        name=metadata.get("name") or "",
+        uid=metadata.get("uid") or "",
+        resource_version=metadata.get("resourceVersion") or "",
+        created=metadata.get("creationTimestamp") or "",
+        addresses=tuple(
+            entry.get("address", "") for entry in status.get("addresses") or [] if entry.get("type") == "InternalIP"
+        ),
+        labels=metadata.get("labels") or {},
+        annotations=metadata.get("annotations") or {},
+        taints=tuple(
+            Taint(entry.get("key", ""), entry.get("value") or "", entry.get("effect", ""), entry.get("timeAdded"))
+            for entry in spec.get("taints") or []
+        ),
+        unschedulable=bool(spec.get("unschedulable")),
+        cordoned_by=_managers_of_cordon(metadata),
+        ready=_truth(conditions.get("Ready")),
+        ready_heartbeat=(conditions.get("Ready") or {}).get("lastHeartbeatTime") or "",
+        etcd_is_voter=_truth(conditions.get("EtcdIsVoter")),
+        provider_id=spec.get("providerID") or "",
+    )
+
+
+def _truth(condition: Optional[Json]) -> Optional[bool]:
+    return {"True": True, "False": False}.get((condition or {}).get("status", ""))
+
+
+def _managers_of_cordon(metadata: Json) -> Tuple[str, ...]:
+    return tuple(
+        entry.get("manager", "")
+        for entry in metadata.get("managedFields") or []
+        if "f:unschedulable" in ((entry.get("fieldsV1") or {}).get("f:spec") or {})
+    )
+
+
+def _taint_json(taint: Taint) -> Json:
+    found = {"key": taint.key, "value": taint.value, "effect": taint.effect, "timeAdded": taint.time_added}
+    return {key: value for key, value in found.items() if value}
+
+
+def _pod(item: Json) -> Pod:
+    metadata = _metadata(item)
+    owners = metadata.get("ownerReferences") or []
+    controllers = [owner for owner in owners if owner.get("controller")]
+    return Pod(
+        namespace=metadata.get("namespace") or "",
+        name=metadata.get("name") or "",
+        uid=metadata.get("uid") or "",
+        owner_kind=(controllers or owners or [{}])[0].get("kind") or "",
+        mirror="kubernetes.io/config.mirror" in (metadata.get("annotations") or {}),
+        finished=(item.get("status") or {}).get("phase") in ("Succeeded", "Failed"),
+        terminating=bool(metadata.get("deletionTimestamp")),
+    )
+
+
+def _causes(body: bytes) -> List[str]:
+    """Messages of a Status's causes: they name the PodDisruptionBudget."""
+    try:
+        causes = json.loads(body)["details"]["causes"]
+        return [str(cause["message"]) for cause in causes if cause.get("message")]
+    except (ValueError, KeyError, TypeError):
+        return []
