@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the exadev.k3s_regrade contributors
+"""One container of one Docker engine: inspect, exec, restart, start, put a file; bounded, with errors in one line.
+
+Built on the `docker` SDK with the API version negotiated. Nothing here knows k3s or levels.
+"""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import time
+from typing import Any, Callable, Dict, NamedTuple, NoReturn, Tuple, TypeVar
+
+from ..ports import RegradeError
+from .bounded import OutOfTime, within
+
+T = TypeVar("T")
+
+
+class EngineError(RegradeError):
+    """The engine did not do what was asked. `sent` is False where it certainly did not begin to."""
+
+    def __init__(self, message: str, sent: bool, status: int = 0) -> None:
+        super().__init__(message)
+        self.sent = sent
+        self.status = status  # of the HTTP answer, 0 where there was none
+
+
+class Result(NamedTuple):
+    """Of a command in the container; `output` is what it wrote to stdout, `errors` to stderr."""
+
+    code: int
+    output: str
+    errors: str
+
+
+class Engine:
+    """`host` is DOCKER_HOST, `name` the container's; times in seconds."""
+
+    def __init__(self, host: str, name: str, timeout: float) -> None:
+        self.host = host
+        self.name = name
+        self._timeout = timeout
+        self._api: Any = None
+
+    def inspect(self) -> Dict[str, Any]:
+        found: Dict[str, Any] = self._do("inspect", self._timeout, lambda api: api.inspect_container(self.name))
+        return found
+
+    def security_options(self) -> Tuple[str, ...]:
+        return tuple(self._do("info", self._timeout, lambda api: api.info()).get("SecurityOptions") or ())
+
+    def run(self, script: str, limit: float) -> Result:
+        """Run a shell script in the container. Raises EngineError where the script could not be run."""
+
+        def call(api: Any) -> Result:
+            made = api.exec_create(self.name, ["sh", "-c", script], stdin=False, tty=False)
+            # Without the SDK's request to upgrade the connection the engine streams the output as a plain
+            # body, which has an end and a time-out; the SDK's own reader polls its socket without either.
+            got = api.post(
+                f"{api.base_url}/v{api.api_version}/exec/{made['Id']}/start",
+                json={"Detach": False, "Tty": False}, stream=True, timeout=limit,
+            )
+            try:
+                _check(got)
+                output, errors = _streams(got.raw.read())
+            finally:
+                got.close()
+            code = api.exec_inspect(made["Id"]).get("ExitCode")
+            return Result(-1 if code is None else int(code), output, errors)
+
+        return self._do("exec", limit, call)
+
+    def restart(self, stop_timeout: float, limit: float) -> None:
+        """One call: the engine stops the container, killing it after `stop_timeout`, and starts it at once."""
+
+        def call(api: Any) -> None:
+            path = f"{api.base_url}/v{api.api_version}/containers/{self.name}/restart"
+            _check(api.post(path, params={"t": int(stop_timeout)}, timeout=limit))
+
+        self._do("restart", limit, call)
+
+    def start(self, limit: float) -> None:
+        """Does nothing where it runs."""
+        self._do("start", limit, lambda api: api.start(self.name))
+
+    def put_file(self, folder: str, name: str, text: str) -> None:
+        """Write a file into a container, running or not; `folder` must exist. Not atomic."""
+        data = text.encode()
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode, entry.mtime = len(data), 0o600, int(time.time())
+            archive.addfile(entry, io.BytesIO(data))
+        self._do("copy", self._timeout, lambda api: api.put_archive(self.name, folder, packed.getvalue()))
+
+    def may_restart(self) -> None:
+        """Whether the engine (or a proxy before it) takes a restart from us: asked for a container that does
+        not exist. Raises EngineError where it is denied."""
+        nobody = "regrade-asks-whether-it-may"
+
+        def call(api: Any) -> None:
+            path = f"{api.base_url}/v{api.api_version}/containers/{nobody}/restart"
+            got = api.post(path, timeout=self._timeout)
+            if got.status_code != 404:
+                _check(got)
+
+        self._do("restart", self._timeout, call)
+
+    # --- how ---
+
+    def _client(self) -> Any:
+        if self._api is None:
+            import docker
+
+            self._api = docker.APIClient(base_url=self.host, version="auto", timeout=self._timeout)
+        return self._api
+
+    def _do(self, what: str, limit: float, call: Callable[[Any], T]) -> T:
+        try:
+            return within(limit, lambda: call(self._client()))
+        except OutOfTime as error:
+            raise EngineError(f"Docker at {self.host} gave no answer to {what} of container {self.name}: {error}",
+                              sent=True) from None
+        except Exception as error:
+            self._explain(what, error)
+
+    def _explain(self, what: str, error: Exception) -> NoReturn:
+        import requests
+        from docker.errors import DockerException
+
+        status = int(getattr(getattr(error, "response", None), "status_code", 0) or 0)
+        said = " ".join(str(getattr(error, "explanation", None) or error).split())[:300]
+        subject = f"{what} of container {self.name}"
+        if status == 404 and "no such container" in said.lower():
+            raise EngineError(f"no container named {self.name} at {self.host}; set CONTAINER to the name of the k3s "
+                              "container", sent=False, status=status) from None
+        if status == 403:
+            raise EngineError(f"{subject} is forbidden (403) by what answers at {self.host}: a socket proxy must allow "
+                              "GET, POST, EXEC and ALLOW_RESTARTS for containers", sent=False, status=status) from None
+        if status == 409 and what == "exec":
+            raise EngineError(f"{subject}: it is not running ({said})", sent=False, status=status) from None
+        if status:
+            raise EngineError(f"{subject} failed: {said}", sent=status >= 500, status=status) from None
+        cause = _root(error)
+        if isinstance(cause, FileNotFoundError):
+            raise EngineError(f"no Docker socket at {self.host}: set DOCKER_HOST (`docker context inspect` tells it) "
+                              "and mount it into this service", sent=False) from None
+        if isinstance(cause, PermissionError):
+            raise EngineError(f"permission denied on the Docker socket {self.host}: run as root or in its group, and "
+                              "where SELinux is enforcing give this service `security_opt: [label=disable]`",
+                              sent=False) from None
+        if isinstance(cause, ConnectionRefusedError):
+            raise EngineError(f"no Docker engine listens at {self.host} (connection refused): is dockerd running?",
+                              sent=False) from None
+        if isinstance(error, (DockerException, requests.RequestException, OSError, ValueError)):
+            # Negotiating the version comes before anything is asked; its text (too old, too new) is the engine's own.
+            sent = self._api is not None
+            raise EngineError(f"{subject} at {self.host}: {said}", sent=sent) from None
+        raise error
+
+
+def _check(response: Any) -> None:
+    """Raise the SDK's own error for a 4xx or 5xx."""
+    if response.status_code >= 400:
+        from docker.errors import APIError
+
+        try:
+            said = str(response.json()["message"])
+        except (ValueError, KeyError, TypeError):
+            said = str(response.text)
+        raise APIError(said, response=response, explanation=said)
+
+
+def _root(error: BaseException) -> BaseException:
+    """The operating system's error below the libraries' ones, which keep it as cause, context or argument."""
+    seen = 0
+    while seen < 10:
+        inner = [arg for arg in error.args if isinstance(arg, BaseException)]
+        below = error.__cause__ or error.__context__ or (inner[0] if inner else None)
+        if isinstance(error, OSError) and error.errno is not None or below is None:
+            break
+        error, seen = below, seen + 1
+    return error
+
+
+def _streams(raw: bytes) -> Tuple[str, str]:
+    """stdout and stderr of Docker's multiplexed stream: frames of type, three zeros, length, data."""
+    parts: Dict[int, bytes] = {1: b"", 2: b""}
+    at = 0
+    while at + 8 <= len(raw):
+        kind, size = raw[at], int.from_bytes(raw[at + 4:at + 8], "big")
+        parts[kind] = parts.get(kind, b"") + raw[at + 8:at + 8 + size]
+        at += 8 + size
+    return parts[1].decode("utf-8", "replace"), parts[2].decode("utf-8", "replace")

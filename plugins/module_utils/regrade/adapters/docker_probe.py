@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the exadev.k3s_regrade contributors
+"""What a running k3s shows of itself, and how to read it: k3s-facts.md, "Probes, without credentials".
+
+The HTTPS look from our own network, and readers of what the light probes inside the container print.
+Nothing here knows Docker, and nothing decides what to do.
+"""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import json
+import re
+import socket
+import ssl
+from typing import FrozenSet, Iterable, NamedTuple, Optional, Tuple
+from urllib.parse import urlsplit
+
+from ..core.levels import ETCD_ONLY, FULL
+from ..core.model import Member
+
+API_PORT = 6443
+BALANCER_PORT = 6444  # k3s's own load balancer, on loopback
+PEER_PORT = 2380  # etcd listens there on the node's address at every level
+HEALTH_URL = "http://127.0.0.1:2381/health"
+KUBELET_PORT = 10250
+SCHEDULER_PORT = 10259
+BOOTING = ""
+
+
+class Look(NamedTuple):
+    """One answer of `/readyz`; status 0 where there was none, and `text` says why."""
+
+    status: int
+    text: str
+
+    @property
+    def level(self) -> str:
+        """The level it speaks for, BOOTING where it speaks for none."""
+        if self.status in (200, 401):
+            return FULL
+        if self.status == 503 and "apiserver disabled" in self.text:
+            return ETCD_ONLY
+        return BOOTING
+
+    def __str__(self) -> str:
+        return f"{self.status} {self.text}".strip() if self.status else self.text
+
+
+def look(address: str, port: int, timeout: float) -> Look:
+    """GET https://address:port/readyz with no credentials; whose certificate it is does not matter here, as
+    nothing is sent and only our own server's address is asked."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    connection = http.client.HTTPSConnection(address, port, timeout=timeout, context=context)
+    try:
+        connection.request("GET", "/readyz", headers={"Connection": "close"})
+        answer = connection.getresponse()
+        return Look(answer.status, " ".join(answer.read(4096).decode("utf-8", "replace").split()))
+    except (OSError, http.client.HTTPException) as error:
+        return Look(0, "no answer in time" if isinstance(error, socket.timeout) else str(error) or repr(error))
+    finally:
+        connection.close()
+
+
+def listeners(tables: str) -> FrozenSet[Tuple[str, int]]:
+    """(address, port) of the listening sockets in the text of /proc/net/tcp and tcp6."""
+    found = set()
+    for line in tables.splitlines():
+        words = line.split()
+        if len(words) > 3 and words[0].endswith(":") and words[3] == "0A":
+            host, _sep, port = words[1].partition(":")
+            found.add((_address(host), int(port, 16)))
+    return frozenset(found)
+
+
+def _address(text: str) -> str:
+    """The kernel writes an address as 32-bit words in the machine's own order (little endian where k3s runs)."""
+    raw = b"".join(bytes.fromhex(text[at:at + 8])[::-1] for at in range(0, len(text), 8))
+    return plain_address(str(ipaddress.ip_address(raw)))
+
+
+def plain_address(text: str) -> str:
+    """One spelling for an address: IPv4 mapped into IPv6 is IPv4."""
+    try:
+        found = ipaddress.ip_address(text.strip("[]").split("%")[0])
+    except ValueError:
+        return text
+    mapped = getattr(found, "ipv4_mapped", None)
+    return str(mapped or found)
+
+
+def node_addresses(sockets: Iterable[Tuple[str, int]]) -> Tuple[str, ...]:
+    """The addresses etcd listens on for its peers: this server's own."""
+    return tuple(sorted(
+        address for address, port in sockets
+        if port == PEER_PORT and not ipaddress.ip_address(address).is_loopback
+        and not ipaddress.ip_address(address).is_unspecified))
+
+
+def healthy(text: str) -> bool:
+    """Of etcd's /health."""
+    try:
+        return str(json.loads(text)["health"]).lower() == "true"
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+def members(text: str) -> Tuple[Member, ...]:
+    """Of k3s's /db/info. Raises ValueError for anything else."""
+    document = json.loads(text)
+    if not isinstance(document, dict) or not isinstance(document.get("members"), list) or not document["members"]:
+        raise ValueError("no member list")
+    return tuple(
+        Member(
+            id=str(entry.get("ID") or ""),
+            name=entry.get("name") or "",
+            peer_urls=tuple(entry.get("peerURLs") or ()),
+            client_urls=tuple(entry.get("clientURLs") or ()),
+            learner=bool(entry.get("isLearner")),
+        )
+        for entry in document["members"]
+    )
+
+
+def own_member(found: Iterable[Member], node_name: str, addresses: Iterable[str]) -> Optional[Member]:
+    """This server's member: by its peer address, else by its name (k3s: the node's and eight hex digits)."""
+    own = {plain_address(address) for address in addresses}
+    listed = tuple(found)
+    for member in listed:
+        if any(plain_address(urlsplit(url).hostname or "") in own for url in member.peer_urls):
+            return member
+    named = [member for member in listed if re.fullmatch(re.escape(node_name) + r"-[0-9a-f]{8}", member.name)]
+    return named[0] if len(named) == 1 else None
+
+
+def balancer_target(text: str) -> str:
+    """The address a k3s load balancer's file names first, "" where it names none."""
+    try:
+        return plain_address(urlsplit(json.loads(text)["ServerURL"]).hostname or "")
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+def yaml_value(text: str, key: str) -> str:
+    """A top-level plain value of a k3s configuration file; the last one wins, as in k3s. "" where absent."""
+    found = re.findall(rf"^{re.escape(key)}:[ \t]*[\"']?([^\"'#\n]*?)[\"']?[ \t]*(?:#.*)?$", text, re.MULTILINE)
+    return found[-1] if found else ""
