@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the role put on every host, and that no k3s was restarted for it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import testinfra
+from testinfra.host import Host
+
+from bed import Bed, Server
+from scenario import before
+
+PLACE = "/srv/cluster/regrade"
+
+
+@pytest.fixture(params=range(3), ids=["server1", "server2", "server3"])
+def server(request: pytest.FixtureRequest, bed: Bed) -> Server:
+    return bed.servers[request.param]
+
+
+@pytest.fixture
+def target(server: Server) -> Host:
+    return testinfra.get_host(f"docker://{server.host_container}")
+
+
+def test_the_kubeconfig_is_for_root_alone_and_holds_no_administrator(target: Host) -> None:
+    kubeconfig = target.file(f"{PLACE}/kube/config")
+    assert (kubeconfig.user, kubeconfig.group, kubeconfig.mode) == ("root", "root", 0o600)
+    assert target.file(f"{PLACE}/kube").mode == 0o700
+    assert "token:" in kubeconfig.content_string
+    assert "client-certificate-data" not in kubeconfig.content_string
+
+
+def test_the_settings_name_the_peers_and_never_the_server_itself(target: Host, server: Server, bed: Bed) -> None:
+    settings = dict(
+        line.split("=", 1) for line in target.file(f"{PLACE}/settings.env").content_string.splitlines() if "=" in line
+    )
+    assert settings["NODE_NAME"] == server.name
+    peers = [f"https://{peer.address}:6443" for peer in bed.servers if peer is not server]
+    assert settings["KUBE_SERVER"].split(",") == peers
+    window = int(settings["PRESSURE_WINDOW_SECONDS"])
+    assert window % int(settings["SAMPLE_SECONDS"]) == 0
+    for key in ("SUSTAIN_DOWN_SECONDS", "SUSTAIN_UP_SECONDS", "COOLDOWN_DOWN_SECONDS", "COOLDOWN_UP_SECONDS"):
+        assert int(settings[key]) % window == 0
+
+
+def test_the_service_runs_by_itself_and_can_write_little(server: Server) -> None:
+    (found,) = json.loads(server.docker("inspect", "k3s-regrade").stdout)
+    labels = found["Config"]["Labels"]
+    assert labels["com.docker.compose.project"] == "cluster-regrade"
+    assert labels["com.docker.compose.service"] == "regrade"
+    assert found["State"]["Running"] is True
+    assert found["RestartCount"] == 0
+    assert found["HostConfig"]["ReadonlyRootfs"] is True
+    assert found["HostConfig"]["NetworkMode"] == "host"
+    writable = sorted(mount["Destination"] for mount in found["Mounts"] if mount["RW"])
+    assert writable == ["/run/lock", "/var/lib/regrade", "/var/run/docker.sock"]
+
+
+def test_without_its_profile_the_project_has_no_service(server: Server) -> None:
+    compose = ("compose", f"--project-directory={PLACE}")
+    assert server.docker(*compose, "config", "--services").stdout.split() == []
+    assert server.docker(*compose, "--profile=regrade", "config", "--services").stdout.split() == ["regrade"]
+
+
+def test_the_core_lies_there_compiled_for_the_service(server: Server) -> None:
+    script = (
+        "import importlib.util, pathlib, regrade.cli as cli\n"
+        "print(pathlib.Path(importlib.util.cache_from_source(cli.__file__)).is_file())"
+    )
+    assert server.docker("exec", "k3s-regrade", "python3", "-c", script).stdout.strip() == "True"
+    assert len(server.sh(f"ls {PLACE}/lib").stdout.split()) == 1
+
+
+def test_the_command_names_the_levels(target: Host) -> None:
+    levels = target.run("regrade levels --json")
+    assert levels.rc == 0
+    assert json.loads(levels.stdout) == {"levels": ["full", "control-plane", "etcd-only"]}
+
+
+def test_no_k3s_was_restarted_for_it(server: Server) -> None:
+    # Its container is older than the role's files, and was the same one when the pressure began.
+    started = before()["started"][server.name]
+    container, at = started.split()
+    created = server.sh(f"stat --format=%W {PLACE}/core.zip").stdout.strip()
+    began = server.sh(f"date --date={at} +%s").stdout.strip()
+    assert int(began) < int(created)
+    assert server.docker("inspect", "--format={{.Id}}", "k3s").stdout.strip() == container

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Steps by hand, with the modules ad hoc as a person runs them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import observer
+import plays
+from admin_api import AdminApi
+from observer import wait_for
+
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/k3s-regrade"
+
+
+def level(hosts: str, wanted: str, *more: str) -> dict[str, tuple[str, dict[str, Any]]]:
+    return plays.answers(plays.ad_hoc(hosts, "regrade_level", f"level={wanted}", "--become", *more))
+
+
+def test_check_mode_changes_nothing_and_shows_what_it_would(api: AdminApi) -> None:
+    verdict, result = level("server1", "etcd-only", "--check", "--diff")["server1"]
+    assert verdict == "CHANGED", result
+    assert result["diff"] == {"before": "level: full\n", "after": "level: etcd-only\n"}
+    assert observer.label(api, "server1") == "full"
+
+
+def test_a_step_is_made_once(api: AdminApi) -> None:
+    verdict, result = level("server1", "control-plane")["server1"]
+    assert verdict == "CHANGED", result
+    assert (result["from"], result["level"]) == ("full", "control-plane")
+    verdict, result = level("server1", "control-plane")["server1"]
+    assert verdict == "SUCCESS", result
+    assert result["changed"] is False
+    assert observer.label(api, "server1") == "control-plane"
+
+
+def test_info_reads_it() -> None:
+    verdict, result = plays.answers(plays.ad_hoc("server1", "regrade_level_info", "", "--become"))["server1"]
+    assert verdict == "SUCCESS", result
+    assert (result["changed"], result["level"]) == (False, "control-plane")
+
+
+def test_the_play_of_the_levels_runs() -> None:
+    run = plays.playbook("status")
+    assert run.code == 0, run.output
+    assert all(result == (0, 0) for result in run.hosts.values()), run.output
+
+
+def test_back_to_full(api: AdminApi) -> None:
+    verdict, result = level("server1", "full")["server1"]
+    assert verdict == "CHANGED", result
+    wait_for("nothing of the step is left", lambda: observer.at_full_again(api, "server1"), 60)
+
+
+def test_on_the_whole_group_exactly_one_steps_and_the_others_name_it(api: AdminApi) -> None:
+    found = level("servers", "control-plane")
+    assert set(found) == {"server1", "server2", "server3"}
+    stepped = [host for host, (verdict, _result) in found.items() if verdict == "CHANGED"]
+    assert len(stepped) == 1, found
+    for host, (verdict, result) in found.items():
+        if host not in stepped:
+            assert verdict == "FAILED!", result
+            assert stepped[0] in result["msg"]
+            assert observer.label(api, host) == "full"
+    verdict, result = level(stepped[0], "full")[stepped[0]]
+    assert verdict == "CHANGED", result
+    wait_for("nothing of the step is left", lambda: observer.at_full_again(api, stepped[0]), 60)
+
+
+def test_a_lease_held_by_someone_else_refuses_and_names_the_holder(api: AdminApi) -> None:
+    held = {"holderIdentity": "someone-else/0a1b2c3d", "leaseDurationSeconds": 3600}
+    api.call("PATCH", LEASE, {"spec": held})
+    try:
+        verdict, result = level("server1", "control-plane")["server1"]
+        assert verdict == "FAILED!", result
+        assert result["kind"] == "refused"
+        assert "someone-else" in result["msg"]
+        assert observer.label(api, "server1") == "full"
+    finally:
+        api.call("PATCH", LEASE, {"spec": {"holderIdentity": "", "leaseDurationSeconds": 60}})

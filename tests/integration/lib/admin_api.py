@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The cluster's API as its administrator sees it, through whichever server answers. Standard library only.
+
+For checks and watches; nothing of the product is imported and none of its decisions are repeated here.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import re
+import ssl
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Optional
+
+from bed import Bed, Server
+
+PORT = 6443
+
+
+class NoAnswer(Exception):
+    """No server's API gave an answer, or not a good one; `status` is the HTTP status, 0 where there was none."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class AdminApi:
+    """Calls that fall over from one server's API to the next."""
+
+    def __init__(self, bed: Bed) -> None:
+        self.servers = bed.servers
+        self._context = _administrator(bed)
+
+    def through(self, server: Server, method: str, path: str, body: Optional[Mapping[str, Any]] = None,
+                timeout: float = 5) -> dict[str, Any]:  # fmt: skip
+        """One call to one server's own API. Raises NoAnswer."""
+        connection = http.client.HTTPSConnection(server.address, PORT, timeout=timeout, context=self._context)
+        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        try:
+            connection.request(method, path, json.dumps(body) if body is not None else None, {"Content-Type": kind})
+            answer = connection.getresponse()
+            text = answer.read().decode()
+        except (OSError, http.client.HTTPException) as error:
+            raise NoAnswer(f"{server.name}: {error or type(error).__name__}") from error
+        finally:
+            connection.close()
+        if answer.status >= 300:
+            raise NoAnswer(f"{server.name}: {method} {path}: {answer.status} {text[:200]}", answer.status)
+        document = json.loads(text)
+        assert isinstance(document, dict)
+        return document
+
+    def call(self, method: str, path: str, body: Optional[Mapping[str, Any]] = None, timeout: float = 5,
+             servers: Optional[tuple[Server, ...]] = None) -> dict[str, Any]:  # fmt: skip
+        """One call to the first server that gives a good answer, or says why it is not one (a 4xx)."""
+        said = []
+        for server in servers or self.servers:
+            try:
+                return self.through(server, method, path, body, timeout)
+            except NoAnswer as error:
+                if 400 <= error.status < 500:
+                    raise
+                said.append(str(error))
+        raise NoAnswer("; ".join(said))
+
+    def watch(self, server: Server, path: str, resource_version: str, seconds: int) -> Iterator[dict[str, Any]]:
+        """Events after the resourceVersion for about so many seconds, bookmarks included. Raises NoAnswer."""
+        connection = http.client.HTTPSConnection(server.address, PORT, timeout=seconds + 5, context=self._context)
+        sign = "&" if "?" in path else "?"
+        try:
+            connection.request(
+                "GET",
+                f"{path}{sign}watch=1&allowWatchBookmarks=true&timeoutSeconds={seconds}&resourceVersion={resource_version}",
+            )
+            answer = connection.getresponse()
+            if answer.status >= 300:
+                raise NoAnswer(f"{server.name}: watch {path}: {answer.status} {answer.read(200)!r}", answer.status)
+            while True:
+                line = answer.readline()
+                if not line:
+                    return
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    raise NoAnswer(f"{server.name}: {event['object'].get('message')}", int(event["object"].get("code", 0)))
+                yield event
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise NoAnswer(f"{server.name}: {error or type(error).__name__}") from error
+        finally:
+            connection.close()
+
+    # -- what the checks ask for
+
+    def nodes(self) -> dict[str, dict[str, Any]]:
+        return {node["metadata"]["name"]: node for node in self.call("GET", "/api/v1/nodes")["items"]}
+
+    def node(self, name: str) -> dict[str, Any]:
+        return self.call("GET", f"/api/v1/nodes/{name}")
+
+    def write_config_map(self, name: str, value: str, timeout: float = 5, servers: Optional[tuple[Server, ...]] = None) -> None:
+        """Make the ConfigMap in `default`, or change it."""
+        document = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"value": value}}
+        folder = "/api/v1/namespaces/default/configmaps"
+        try:
+            self.call("PATCH", f"{folder}/{name}", {"data": {"value": value}}, timeout, servers)
+        except NoAnswer as error:
+            if error.status != 404:
+                raise
+            self.call("POST", folder, document, timeout, servers)
+
+    def config_map(self, name: str) -> str:
+        return str(self.call("GET", f"/api/v1/namespaces/default/configmaps/{name}")["data"]["value"])
+
+
+def _administrator(bed: Bed, seconds: float = 60) -> ssl.SSLContext:
+    """The TLS context of k3s's own administrator, from the kubeconfig k3s writes."""
+    until = time.monotonic() + seconds
+    while True:
+        for server in bed.servers:
+            found = server.docker("exec", "k3s", "cat", "/etc/rancher/k3s/k3s.yaml", check=False)
+            fields = dict(re.findall(r"(certificate-authority-data|client-certificate-data|client-key-data):\s*(\S+)",
+                                     found.stdout))  # fmt: skip
+            if found.returncode == 0 and len(fields) == 3:
+                decoded = {key: base64.b64decode(value).decode() for key, value in fields.items()}
+                context = ssl.create_default_context(cadata=decoded["certificate-authority-data"])
+                with tempfile.TemporaryDirectory() as folder:
+                    pair = Path(folder) / "pair.pem"
+                    pair.touch(mode=0o600)
+                    pair.write_text(decoded["client-certificate-data"] + decoded["client-key-data"], encoding="ascii")
+                    context.load_cert_chain(pair)
+                return context
+        if time.monotonic() > until:
+            raise NoAnswer("no server of the bed has an administrator's kubeconfig: is the bed up?")
+        time.sleep(1)

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The parts of a cycle that the scenario's side effect, its checks and the demo share.
+
+    python3 scenario.py begin SERVER     keep what is there before, start the history, and press that server first
+
+What is done to the bed belongs here; what must come of it belongs to the checks.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, Optional
+
+BED = Path(__file__).resolve().parents[2] / "bed"
+if str(BED) not in sys.path:
+    sys.path.insert(0, str(BED))
+
+import observer  # noqa: E402
+import pressure  # noqa: E402
+from admin_api import AdminApi  # noqa: E402
+from bed import Bed, Server  # noqa: E402
+from history import History  # noqa: E402
+from plays import ROOT  # noqa: E402
+
+FOLDER = ROOT / "build" / "molecule" / "cycle"
+BEFORE = FOLDER / "before.json"
+WRITTEN_BEFORE = "written-before"
+STEP_SECONDS = 180
+
+
+def keep_before(bed: Bed, api: AdminApi) -> None:
+    """What the checks compare with after."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    api.write_config_map(WRITTEN_BEFORE, "before any step")
+    started = {server.name: observer.started_at(server) for server in bed.servers}
+    document = {"identity": observer.identity(bed, api), "started": started}
+    BEFORE.write_text(json.dumps(document, indent=2), encoding="utf-8")
+
+
+def before() -> dict[str, Any]:
+    document = json.loads(BEFORE.read_text(encoding="utf-8"))
+    assert isinstance(document, dict)
+    return document
+
+
+def press(bed: Bed, api: AdminApi, first: Server) -> None:
+    """The same pressure on all three; on one of them first, so that it is known which one steps."""
+    pressure.put(first, pressure.OVER)
+    observer.wait_for(
+        f"{first.name} begins a step down",
+        lambda: observer.label(api, first.name) != "full" or None,
+        STEP_SECONDS,
+        pause=0.5,
+    )
+    for server in bed.servers:
+        pressure.put(server, pressure.OVER)
+
+
+def calm(bed: Bed) -> None:
+    for server in bed.servers:
+        pressure.put(server, pressure.CALM)
+
+
+SLEEPER = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "spec": {
+        "terminationGracePeriodSeconds": 1,
+        "containers": [{"name": "sleeper", "image": "local/sleeper:1", "imagePullPolicy": "Never"}],
+    },
+}
+
+
+def runs_a_pod(api: AdminApi, server: Server, name: str, seconds: float = 90) -> None:
+    """A pod that the scheduler must bring to that server really runs there. Raises AssertionError."""
+    pods = "/api/v1/namespaces/default/pods"
+    # Chosen by label, so that cordon and taints count as they do for any pod.
+    spec = {**SLEEPER["spec"], "nodeSelector": {"kubernetes.io/hostname": server.name}}  # type: ignore[dict-item]
+    api.call("POST", pods, {**SLEEPER, "metadata": {"name": name}, "spec": spec})
+    try:
+        observer.wait_for(
+            f"a pod runs on {server.name}",
+            lambda: api.call("GET", f"{pods}/{name}")["status"].get("phase") == "Running" or None,
+            seconds,
+        )
+    finally:
+        api.call("DELETE", f"{pods}/{name}")
+
+
+def main(arguments: Optional[list[str]] = None) -> int:
+    _verb, name = arguments if arguments is not None else sys.argv[1:]
+    bed = Bed()
+    api = AdminApi(bed)
+    keep_before(bed, api)
+    History(FOLDER).start()
+    press(bed, api, next(server for server in bed.servers if server.name == name))
+    print(f"{name} has begun to step; the three see the same pressure now ({pressure.SOURCE})")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
