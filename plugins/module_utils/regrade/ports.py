@@ -25,11 +25,26 @@ from .core.errors import (
 )
 from .core.model import Eviction, Lease, Member, Node, NodeChange, PeerAnswer, Pod
 
-
 __all__ = (
-    "Actuator", "ApplyFailed", "Clock", "Cluster", "ClusterError", "Conflict", "Forbidden", "HostLock",
-    "LevelUnknown", "LocalEtcd", "Missing", "RegradeError", "SettingsWrong", "StateStore", "StepFailed",
-    "StepHooks", "StepRefused", "Unreachable", "VoteKeeper",
+    "Actuator",
+    "ApplyFailed",
+    "Clock",
+    "Cluster",
+    "ClusterError",
+    "Conflict",
+    "Forbidden",
+    "HostLock",
+    "LevelUnknown",
+    "LocalEtcd",
+    "Missing",
+    "RegradeError",
+    "SettingsWrong",
+    "StateStore",
+    "StepFailed",
+    "StepHooks",
+    "StepRefused",
+    "Unreachable",
+    "VoteKeeper",
 )
 
 
@@ -65,7 +80,11 @@ class VoteKeeper(Protocol):
         """Whether k3s at etcd-only is locked behind its own address (it would end after 15 minutes)."""
 
     def start_stopped(self) -> bool:
-        """Start our own k3s where it is stopped; it only adds a voter, so it asks no hook. False if it ran."""
+        """Start our own k3s where it is stopped; it only adds a voter, so it asks no hook. False if it
+        ran."""
+
+    def preflight(self) -> None:
+        """Try, without effect, all that a step will ask of the platform. Raises RegradeError."""
 
 
 class StepHooks(Protocol):
@@ -89,7 +108,8 @@ class LocalEtcd(Protocol):
 
 
 class Cluster(Protocol):
-    """The Kubernetes API, through KUBE_SERVER (other servers). Reads are quorum reads. Raises ClusterError."""
+    """The Kubernetes API, through KUBE_SERVER (other servers). Reads are quorum reads. Raises
+    ClusterError."""
 
     def read_lease(self) -> Lease: ...
 
@@ -108,7 +128,8 @@ class Cluster(Protocol):
         """Node name -> renewTime of its `kube-node-lease`, as text."""
 
     def ask_peer(self, address: str) -> PeerAnswer:
-        """Ask that peer's own API, by address: `/readyz/etcd` and a GET of our Lease. Never raises ClusterError."""
+        """Ask that peer's own API, by address: `/readyz/etcd` and a GET of our Lease. Never raises
+        ClusterError."""
 
     def pods(self, node: str) -> Tuple[Pod, ...]: ...
 
@@ -153,6 +174,7 @@ class StateStore(Protocol):
 
 class HostLock(Protocol):
     def acquire(self, purpose: str) -> None:
-        """Take the host's lock at once, or raise StepRefused naming who holds it. Held until release or exit."""
+        """Take the host's lock at once, or raise StepRefused naming who holds it. Held until release or
+        exit."""
 
     def release(self) -> None: ...

@@ -31,7 +31,11 @@ class StepRefused(RegradeError):
 
 
 class StepFailed(RegradeError):
-    """The step was begun and undone, or is left open for `settle` (the text says which)."""
+    """The step had its first effect and did not succeed: undone, or left open for `settle` to end."""
+
+    def __init__(self, message: str, left_open: bool) -> None:
+        super().__init__(message)
+        self.left_open = left_open
 
 
 class SettingsWrong(RegradeError):

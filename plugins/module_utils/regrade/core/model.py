@@ -53,7 +53,9 @@ class NodeChange(NamedTuple):
 
     labels: Dict[str, Optional[str]] = {}
     annotations: Dict[str, Optional[str]] = {}
-    taints: Optional[Tuple[Taint, ...]] = None  # the whole list, as a strategic patch cannot be trusted with it
+    taints: Optional[Tuple[Taint, ...]] = (
+        None  # the whole list, as a strategic patch cannot be trusted with it
+    )
     unschedulable: Optional[bool] = None
 
 

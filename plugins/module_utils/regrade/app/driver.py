@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the exadev.k3s_regrade contributors
+"""Runs the core's generators on the ports: one request, one call. No decision belongs here.
+
+The Lease's renewal is a thread of its own, as a restart blocks the step for longer than a short Lease.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any, Callable, Dict, Generator, NamedTuple, Optional, Type
+
+from ..core import lease as leases
+from ..core import requests as ask
+from ..core.settings import RENEW_SECONDS, Settings
+from ..ports import (
+    Actuator,
+    Clock,
+    Cluster,
+    ClusterError,
+    Conflict,
+    HostLock,
+    LocalEtcd,
+    RegradeError,
+    StateStore,
+    StepRefused,
+    VoteKeeper,
+)
+
+
+class World(NamedTuple):
+    """The ports of one server, composed by `cli`."""
+
+    settings: Settings
+    cluster: Cluster
+    actuator: Actuator
+    vote: Optional[VoteKeeper]  # None where the platform has no such ways to lose a vote
+    etcd: LocalEtcd
+    meter_etcd: LocalEtcd  # the same etcd through a connection of its own, for a look beside the step
+    clock: Clock
+    store: StateStore
+    lock: HostLock
+    note_step: Callable[[Dict[str, str]], None]
+    log: Callable[[str], None]
+
+
+class Hooks:
+    """What an actuator is built with (`ports.StepHooks`); the driver binds it to the step that applies."""
+
+    def __init__(self) -> None:
+        self._drive: Optional[Callable[[Generator[Any, Any, None]], None]] = None
+        self._apply: Optional[ask.Apply] = None
+
+    def bind(self, drive: Callable[[Generator[Any, Any, None]], None], apply: ask.Apply) -> None:
+        self._drive, self._apply = drive, apply
+
+    def unbind(self) -> None:
+        self._drive = self._apply = None
+
+    def before_restart(self) -> None:
+        if self._drive is None or self._apply is None:
+            raise StepRefused("a restart was asked for outside a step: this is a bug, nothing was restarted")
+        self._drive(self._apply.before_restart())
+
+    def note(self, facts: Dict[str, str]) -> None:
+        if self._drive is not None and self._apply is not None:
+            self._drive(self._apply.note(facts))
+
+
+class Renewal:
+    """Renews the Lease every RENEW_SECONDS until it is ended, and remembers the first renewal it lost."""
+
+    def __init__(self, world: World, holder: str, every: float = RENEW_SECONDS) -> None:
+        self._world, self._holder, self._every = world, holder, every
+        self._stop = threading.Event()
+        self._lost = ""
+        self._good = world.clock.boottime()
+        self._thread = threading.Thread(target=self._run, name="lease-renewal", daemon=True)
+        self._thread.start()
+
+    def lost(self) -> str:
+        """Why a renewal was lost; also where none succeeded for the Lease's whole duration."""
+        if not self._lost:
+            silent = self._world.clock.boottime() - self._good
+            if silent >= self._world.settings.lease_seconds:
+                self._lost = f"not renewed for {silent:.0f} s"
+        return self._lost
+
+    def end(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._every) and not self._lost:
+            try:
+                self._renew()
+            except ClusterError as error:
+                # one unanswered renewal is not a lost Lease: `lost` counts how long none succeeded
+                self._world.log(f"renewing the Lease: {error}")
+            except Exception as error:  # the thread must not die in silence
+                self._lost = f"{type(error).__name__}: {error}"
+
+    def _renew(self) -> None:
+        begun = self._world.clock.boottime()
+        found = self._world.cluster.read_lease()
+        if found.holder != self._holder:
+            self._lost = f"the Lease is held by {found.holder or 'nobody'}"
+            return
+        try:
+            self._world.cluster.write_lease(leases.renewed(found, self._world.clock.now_text()))
+        except Conflict:
+            return  # somebody wrote between: the next look tells who
+        self._good = begun
+
+
+class Driver:
+    """Answers requests from a World."""
+
+    def __init__(self, world: World, hooks: Hooks) -> None:
+        self.world, self.hooks = world, hooks
+        self._renewal: Optional[Renewal] = None
+        w, c = world, world.cluster
+        self._answers: Dict[Type[Any], Callable[[Any], Any]] = {
+            ask.TakeLock: lambda r: w.lock.acquire(r.purpose),
+            ask.FreeLock: lambda r: w.lock.release(),
+            ask.Now: lambda r: ask.Instant(w.clock.boottime(), w.clock.boot_id(), w.clock.now_text()),
+            ask.NewId: lambda r: os.urandom(8).hex(),
+            ask.Sleep: lambda r: w.clock.sleep(r.seconds),
+            ask.Log: lambda r: w.log(r.text),
+            ask.ReadState: lambda r: w.store.read(r.name),
+            ask.WriteState: lambda r: w.store.write(r.name, r.document),
+            ask.RemoveState: lambda r: w.store.remove(r.name),
+            ask.NoteStep: lambda r: w.note_step(r.pairs),
+            ask.CurrentLevel: lambda r: w.actuator.current_level(),
+            ask.Apply: self._apply,
+            ask.Preflight: lambda r: w.vote.preflight() if w.vote else None,
+            ask.Trapped: lambda r: w.vote.trapped() if w.vote else False,
+            ask.StartStopped: lambda r: w.vote.start_stopped() if w.vote else False,
+            ask.ReadMembers: lambda r: w.etcd.members(),
+            ask.ReadLease: lambda r: c.read_lease(),
+            ask.WriteLease: lambda r: c.write_lease(r.lease),
+            ask.BeginRenewal: self._begin_renewal,
+            ask.RenewalLost: lambda r: self._renewal.lost() if self._renewal else "",
+            ask.EndRenewal: self._end_renewal,
+            ask.ReadNodes: lambda r: c.nodes(),
+            ask.ReadNode: lambda r: c.node(r.name),
+            ask.ChangeNode: lambda r: c.change_node(r.name, r.change, r.resource_version),
+            ask.ReadRenewals: lambda r: c.node_lease_renewals(),
+            ask.AskPeer: lambda r: c.ask_peer(r.address),
+            ask.ListPods: lambda r: c.pods(r.node),
+            ask.Evict: lambda r: c.evict(r.pod),
+            ask.RecordEvent: lambda r: c.record_event(r.node, r.kind, r.reason, r.message),
+        }
+
+    def run(self, steps: Generator[Any, Any, ask.T]) -> ask.T:
+        """Runs `steps` to its end and returns what it returns, or raises what it raises."""
+        try:
+            return self._drive(steps)
+        finally:
+            self._end_renewal(None)
+
+    def _drive(self, steps: Generator[Any, Any, ask.T]) -> ask.T:
+        answer: Any = None
+        error: Optional[RegradeError] = None
+        while True:
+            try:
+                request = steps.throw(error) if error else steps.send(answer)
+            except StopIteration as done:
+                result: ask.T = done.value
+                return result
+            answer, error = None, None
+            try:
+                answer = self._answers[type(request)](request)
+            except RegradeError as found:
+                error = found
+
+    def _apply(self, request: ask.Apply) -> None:
+        self.hooks.bind(self._drive, request)
+        try:
+            self.world.actuator.apply_level(request.level)
+        finally:
+            self.hooks.unbind()
+
+    def _begin_renewal(self, request: ask.BeginRenewal) -> None:
+        self._renewal = Renewal(self.world, request.holder)
+
+    def _end_renewal(self, _request: object) -> None:
+        if self._renewal:
+            self._renewal.end()
+            self._renewal = None

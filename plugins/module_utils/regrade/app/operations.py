@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the exadev.k3s_regrade contributors
+"""What the command does: each verb as a function of a World, giving a report or raising a RegradeError.
+
+Order and decisions of a step are `core.step`'s; here several whole steps are put together, and facts are
+gathered for a person. Nothing is printed here.
+"""
+
+from __future__ import annotations
+
+from typing import Generator, List, NamedTuple, Optional, Tuple, TypeVar
+
+from ..adapters import psi
+from ..core import gate, marks, reconcile, requests
+from ..core import lease as leases
+from ..core.errors import ClusterError, LevelUnknown, RegradeError, StepFailed, StepRefused
+from ..core.levels import DOWN, FULL, LEVELS, UP, above, below, direction
+from ..core.model import Node, NodeChange
+from ..core.step import JOURNAL, SEEN, Plan, locked, step
+from . import watcher_notes
+from .driver import Driver, Hooks, World
+from .meter import Meter
+from .reports import (
+    CheckReport,
+    HoldReport,
+    LeaseReport,
+    LevelsReport,
+    SettleReport,
+    StatusReport,
+    StepReport,
+    StepTaken,
+)
+
+T = TypeVar("T")
+
+__all__ = ("Server", "levels", "release", "settle", "status", "step_to")
+
+
+class Server(NamedTuple):
+    """This server, as the verbs see it."""
+
+    world: World
+    hooks: Hooks
+    holder: str
+
+    def run(self, steps: Generator[requests.Request, object, T]) -> T:
+        return Driver(self.world, self.hooks).run(steps)
+
+    def plan(self, automatic: bool = False, hold: bool = True, wait: float = 0.0) -> Plan:
+        return Plan(self.world.settings.node_name, self.holder, self.world.settings, automatic, hold, wait)
+
+
+def levels() -> LevelsReport:
+    return {"levels": list(LEVELS)}
+
+
+def settle(server: Server, automatic: bool = False, wait: float = 0.0) -> SettleReport:
+    """Ends what is open. Raises RegradeError."""
+    done = server.run(reconcile.settle(server.plan(automatic=automatic, wait=wait)))
+    return {
+        "changed": done.action != reconcile.NOTHING,
+        "action": done.action,
+        "level": done.level,
+        "message": done.message,
+    }
+
+
+def step_to(
+    server: Server,
+    where: str,
+    automatic: bool = False,
+    hold: bool = True,
+    wait: float = 0.0,
+    check: bool = False,
+) -> StepReport:
+    """Steps DOWN, UP, or to a level, one whole step at a time. Raises RegradeError.
+
+    `check` tells what would be done and writes nothing. Where a later step of several does not come about,
+    the error names how far it went.
+    """
+    world = server.world
+    if check:
+        start = world.actuator.current_level()
+        if world.store.read(JOURNAL):
+            raise StepRefused("a step of this server is still open; `regrade settle` ends it")
+    else:
+        start = _settled_level(server, wait)
+    target = _target(start, where)
+    moves = _moves(start, target)
+    if not moves:
+        return {
+            "changed": False,
+            "from": start,
+            "to": start,
+            "level": start,
+            "steps": [],
+            "message": f"{world.settings.node_name} is at {start} already"
+            + (f", there is no level further {where}" if where in (DOWN, UP) else ""),
+        }
+    if check:
+        return {
+            "changed": True,
+            "from": start,
+            "to": target,
+            "level": start,
+            "steps": [],
+            "message": f"{world.settings.node_name} would step from {' to '.join((start, *moves))}",
+        }
+    taken: List[StepTaken] = []
+    at = start
+    for goal in moves:
+        try:
+            at = _one(server, at, goal, taken, automatic, hold, wait)
+        except RegradeError as error:
+            if taken:
+                raise StepFailed(
+                    f"{world.settings.node_name} came from {start} to {at}, then: {error}",
+                    isinstance(error, StepFailed) and error.left_open,
+                ) from None
+            raise
+    message = f"{world.settings.node_name} stepped from {' to '.join((start, *moves))}"
+    remaining = [pod for entry in taken for pod in entry["remaining"]]
+    if remaining:
+        message += f"; pods that were not evicted: {'; '.join(remaining)}"
+    return {"changed": True, "from": start, "to": at, "level": at, "steps": taken, "message": message}
+
+
+def _settled_level(server: Server, wait: float) -> str:
+    """The running level, once nothing is open and the Node's marks agree."""
+    try:
+        return settle(server, wait=wait)["level"]
+    except ClusterError as error:
+        raise StepRefused(f"the cluster does not answer: {error}") from None
+
+
+def _target(start: str, where: str) -> str:
+    if where == DOWN:
+        return below(start) or start
+    if where == UP:
+        return above(start) or start
+    return where
+
+
+def _moves(start: str, target: str) -> Tuple[str, ...]:
+    first, last = LEVELS.index(start), LEVELS.index(target)
+    return LEVELS[first + 1 : last + 1] if last >= first else tuple(reversed(LEVELS[last:first]))
+
+
+def _one(
+    server: Server, at: str, goal: str, taken: List[StepTaken], automatic: bool, hold: bool, wait: float
+) -> str:
+    clock = server.world.clock
+    begun = clock.boottime()
+    meter = Meter(server.world, at, goal)
+    try:
+        done = server.run(step(server.plan(automatic, hold, wait), direction(at, goal)))
+    finally:
+        meter.end()
+    taken.append(
+        {
+            "from": done.start,
+            "to": done.target,
+            "seconds": round(clock.boottime() - begun, 1),
+            "etcd_away_seconds": meter.etcd_away,
+            "api_away_seconds": meter.api_away,
+            "remaining": list(done.remaining),
+        }
+    )
+    return done.target
+
+
+def lowest_alert(server: Server) -> None:
+    """One Event: at the lowest level and still over."""
+    node = server.world.cluster.node(server.world.settings.node_name)
+    server.world.cluster.record_event(
+        node,
+        "Warning",
+        "RegradeExhausted",
+        f"{node.name} is at its lowest level and memory is still short: nothing is left to step down",
+    )
+
+
+def release(server: Server) -> HoldReport:
+    """Ends a hold: automatic steps may come again. Raises RegradeError."""
+    name = server.world.settings.node_name
+
+    def work() -> requests.Steps[bool]:
+        for _attempt in range(8):
+            node: Node = yield requests.ReadNode(name)
+            if marks.HOLD not in node.annotations:
+                return False
+            try:
+                changed: Node = yield requests.ChangeNode(
+                    name, NodeChange(annotations={marks.HOLD: None}), node.resource_version
+                )
+                yield requests.RecordEvent(
+                    changed, "Normal", "RegradeReleased", f"the hold of {name} was ended by hand"
+                )
+                return True
+            except ClusterError as error:
+                yield requests.Log(f"ending the hold: {error}")
+                yield requests.Sleep(1.0)
+        raise StepFailed(
+            f"the hold of {name} could not be ended: its Node could not be written", left_open=False
+        )
+
+    changed = server.run(locked(f"releasing {name}", work()))
+    return {
+        "changed": changed,
+        "hold": False,
+        "message": f"the hold of {name} is ended" if changed else f"{name} is not held",
+    }
+
+
+def status(server: Server) -> StatusReport:
+    """All that a person asks about this server; what cannot be read is said in its place, never guessed."""
+    world, settings = server.world, server.world.settings
+    why = psi.missing_pressure(settings.pressure_file)
+    level: Optional[str] = None
+    unknown = ""
+    try:
+        level = world.actuator.current_level()
+    except LevelUnknown as error:
+        unknown = str(error)
+    if why and level == FULL:
+        raise LevelUnknown(why)
+    try:
+        recorded = world.vote.recorded_level() if world.vote else None
+    except RegradeError:
+        recorded = None
+    facts, node, trouble = _facts(world)
+    notes = watcher_notes.read(settings)
+    seen = psi.sample(settings.pressure_file, settings.meminfo_file, world.clock.boot_id())
+    checks = list(gate.check(facts)) if facts else [gate.Check("members", None, trouble)]
+    journal = world.store.read(JOURNAL)
+    lease = _lease(server)
+    report: StatusReport = {
+        "server": settings.node_name,
+        "level": level,
+        "level_unknown": unknown,
+        "recorded": recorded,
+        "label": marks.level_of(node) if node else None,
+        "hold": marks.switch(node, marks.HOLD) if node else None,
+        "pause": marks.switch(node, marks.PAUSE) if node else None,
+        "dry_run": marks.switch(node, marks.DRY_RUN) if node else None,
+        "reading": {
+            "pressure": watcher_notes.number(notes, "pressure"),
+            "mem_available": seen.available,
+            "mem_total": seen.total,
+            "verdict": notes.get("verdict", "unknown") if notes else "unknown",
+        },
+        "streaks": {
+            "over": watcher_notes.number(notes, "over_for"),
+            "calm": watcher_notes.number(notes, "calm_for"),
+        },
+        "cooldown": {
+            "down": watcher_notes.number(notes, "cooldown_down"),
+            "up": watcher_notes.number(notes, "cooldown_up"),
+        },
+        "lease": lease,
+        "gate": [_check(item) for item in checks],
+        "journal": journal,
+        "watcher": notes or None,
+        "next": "",
+    }
+    report["next"] = _next(report, why)
+    return report
+
+
+def _check(item: gate.Check) -> CheckReport:
+    return {"check": item.check, "ok": item.ok, "detail": item.detail}
+
+
+def _facts(world: World) -> Tuple[Optional[gate.Facts], Optional[Node], str]:
+    """(facts for the gate, but for the node leases, which take up to 40 s to watch; own Node; what
+    failed)."""
+    name = world.settings.node_name
+    try:
+        nodes = world.cluster.nodes()
+    except RegradeError as error:
+        return None, None, str(error)
+    own = next((node for node in nodes if node.name == name), None)
+    try:
+        facts = gate.Facts(name, nodes, world.etcd.members())
+    except LevelUnknown as error:
+        facts = gate.Facts(name, nodes, None, str(error))
+    answers = {
+        node.name: world.cluster.ask_peer(node.addresses[0] if node.addresses else node.name)
+        for node in gate.peer_nodes(facts)
+    }
+    return facts._replace(peers=answers), own, ""
+
+
+def _lease(server: Server) -> LeaseReport:
+    world = server.world
+    try:
+        found = world.cluster.read_lease()
+        now, boot = world.clock.boottime(), world.clock.boot_id()
+        seen = leases.see(found, leases.seen_from(world.store.read(SEEN)), now, boot)
+        verdict = leases.judge(found, server.holder, seen, now, world.settings.lease_seconds)
+    except RegradeError as error:
+        return {"holder": "", "free": False, "error": str(error)}
+    return {"holder": found.holder, "free": verdict.kind in (leases.FREE, leases.EXPIRED), "error": ""}
+
+
+def _next(report: StatusReport, why: str) -> str:
+    """What would have to change for a step to happen, in words."""
+    if report["journal"]:
+        return "a step is open; the watcher goes on with it (or `regrade settle`)"
+    if report["level"] is None:
+        return "nothing until the level is known"
+    if why:
+        return f"nothing steps up by itself: {why}"
+    refused = next(
+        (f"{item['check']}: {item['detail']}" for item in report["gate"] if item["ok"] is False), ""
+    )
+    if refused:
+        return f"no step until the gate allows it: {refused}"
+    if report["lease"]["error"] or not report["lease"]["free"]:
+        busy = report["lease"]["error"] or f"held by {report['lease']['holder']}"
+        return f"no step until the Lease is free: {busy}"
+    for key, word in (
+        ("hold", "held: `regrade release` ends it"),
+        ("pause", "paused"),
+        ("dry_run", "in dry-run"),
+    ):
+        if report.get(key):
+            return f"no automatic step: this server is {word}"
+    notes = report["watcher"]
+    if not notes:
+        return "no automatic step: no watcher runs (or it runs elsewhere)"
+    return notes.get("reason", "")

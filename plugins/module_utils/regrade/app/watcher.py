@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the exadev.k3s_regrade contributors
+"""The watcher's idle loop: samples, and children for all that needs a library. Standard library only.
+
+What is decided is `core.watch` and `core.policy`. No typing, json, subprocess, argparse, logging, ssl or
+http may be imported here, by whatever way: the loop lives where memory is short.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+from ..adapters import pair_files, psi
+from ..core import pairs, policy, watch
+from ..core.errors import SettingsWrong
+from ..core.reading import Sample, parse_meminfo
+from ..core.settings import Settings, check_memory, require_cluster
+from .watcher_notes import Notes
+
+STOP_SECONDS = 25.0  # a stop waits this long for a step under way; compose.yaml grants 30
+CHILD_SECONDS = 3600.0  # every call of a child is bounded; one that outlives this hangs
+WAKERS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+
+VERBS = {
+    watch.SETTLE: ("settle", "--automatic"),
+    watch.DOWN: ("step", "down", "--automatic"),
+    watch.UP: ("step", "up", "--automatic"),
+    policy.ALERT: ("step", "down", "--automatic"),  # at the lowest level it tells, and steps nowhere
+}
+
+
+def say(text: str) -> None:
+    """One line to stdout; whoever collects it adds the time."""
+    try:
+        os.write(1, f"{text}\n".encode())
+    except OSError:
+        return  # a log that is gone must not end what keeps a vote
+
+
+class Child:
+    """One `regrade` process; its answer is KEY=VALUE lines on its stdout."""
+
+    def __init__(self, arguments: tuple[str, ...]) -> None:
+        reader, writer = os.pipe()
+        command = __name__.rsplit(".app.", 1)[0] + ".cli"
+        try:
+            self.pid = os.posix_spawn(
+                sys.executable,
+                [sys.executable, "-m", command, *arguments],
+                os.environ,
+                file_actions=[(os.POSIX_SPAWN_DUP2, writer, 1)],
+                setsigmask=(),
+            )
+        finally:
+            os.close(writer)
+        self._reader = reader
+        self.started = time.clock_gettime(time.CLOCK_MONOTONIC)
+
+    def answer(self) -> dict[str, str] | None:
+        """None while it runs; {} where it ended without an answer."""
+        pid, _status = os.waitpid(self.pid, os.WNOHANG)
+        if pid == 0:
+            return None
+        text = b""
+        while chunk := os.read(self._reader, 65536):
+            text += chunk
+        os.close(self._reader)
+        try:
+            return pairs.parse(text.decode("utf-8", "replace"))
+        except ValueError:
+            return {}
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+
+class Loop:
+    """The files and processes around `core.watch`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._boot = psi.boot_id()
+        self._child: Child | None = None
+        self._note_path = os.path.join(settings.state_dir, pair_files.LAST_STEP)
+        self._memory_path = os.path.join(settings.state_dir, pair_files.MEMORY)
+        self._note_seen = self._note_mark()
+        missing = psi.missing_pressure(settings.pressure_file)
+        self._memory = pair_files.read(self._memory_path)
+        self._watch = watch.begin(self._memory, pair_files.read(self._note_path), missing)
+        self._notes = Notes(settings)
+
+    def run(self) -> int:
+        """Until SIGTERM (0), or until there is nothing it could watch (2)."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, WAKERS)
+        due = time.clock_gettime(time.CLOCK_MONOTONIC)
+        while True:
+            stopped = self._sample()
+            if stopped is not None:
+                return stopped
+            due = max(due + self._settings.sample_seconds, time.clock_gettime(time.CLOCK_MONOTONIC))
+            while (left := due - time.clock_gettime(time.CLOCK_MONOTONIC)) > 0:
+                woken = signal.sigtimedwait(WAKERS, left)
+                if woken is None:
+                    break
+                if woken.si_signo != signal.SIGCHLD:
+                    return self._stop()
+                stopped = self._listen()
+                if stopped is not None:
+                    return stopped
+
+    def _take(self) -> Sample:
+        return psi.sample(self._settings.pressure_file, self._settings.meminfo_file, self._boot)
+
+    def _sample(self) -> int | None:
+        self._look_at_note()
+        stopped = self._listen()
+        if stopped is not None:
+            return stopped
+        sample = self._take()
+        self._watch, decision, commands = watch.on_sample(self._watch, sample, self._settings)
+        self._notes.write(watch.notes(self._watch, decision, sample))
+        return self._do(commands)
+
+    def _listen(self) -> int | None:
+        """Takes the child's answer where it has ended."""
+        child = self._child
+        if child is None:
+            return None
+        answer = child.answer()
+        if answer is None:
+            if time.clock_gettime(time.CLOCK_MONOTONIC) - child.started > CHILD_SECONDS:
+                child.kill()
+            return None
+        self._child = None
+        self._look_at_note()
+        self._watch, commands = watch.on_answer(self._watch, answer, self._take(), self._settings)
+        return self._do(commands)
+
+    def _do(self, commands: watch.Commands) -> int | None:
+        self._remember()
+        for command in commands:
+            if isinstance(command, watch.Say):
+                say(command.text)
+            elif isinstance(command, watch.Stop):
+                say(f"stopped: {command.text}")
+                return 2
+            elif self._child is None:
+                self._child = Child(VERBS[command.verb])
+        return None
+
+    def _note_mark(self) -> tuple[int, int]:
+        try:
+            found = os.stat(self._note_path)
+        except OSError:
+            return (0, 0)
+        return (found.st_ino, found.st_mtime_ns)
+
+    def _look_at_note(self) -> None:
+        mark = self._note_mark()
+        if mark != self._note_seen:
+            self._note_seen = mark
+            self._watch = watch.on_note(self._watch, pair_files.read(self._note_path), self._settings)
+
+    def _remember(self) -> None:
+        memory = watch.memory_of(self._watch)
+        if memory != self._memory:
+            self._memory = memory
+            try:
+                pair_files.write(self._memory_path, memory)
+            except OSError as error:
+                say(
+                    f"{self._memory_path} cannot be written: {error.strerror}; relapses are forgotten at "
+                    "a restart"
+                )
+
+    def _stop(self) -> int:
+        """At once, or after the step under way, bounded: a step that is cut off is ended by the next
+        watcher."""
+        if self._child is None:
+            return 0
+        say(f"stopping: waiting up to {STOP_SECONDS:.0f} s for {self._watch.busy}")
+        end = time.clock_gettime(time.CLOCK_MONOTONIC) + STOP_SECONDS
+        while (left := end - time.clock_gettime(time.CLOCK_MONOTONIC)) > 0:
+            answer = self._child.answer()
+            if answer is not None:
+                say(f"{self._watch.busy}: {answer.get('result', '')}: {answer.get('message', '')}")
+                return 0
+            signal.sigtimedwait((signal.SIGCHLD,), min(left, 5.0))
+        say(f"stopped during {self._watch.busy}; the next watcher ends it")
+        return 0
+
+
+def main(settings: Settings) -> int:
+    """Runs the watcher. Raises SettingsWrong where it cannot begin."""
+    require_cluster(settings)
+    missing = psi.missing_memory(settings.meminfo_file)
+    if missing:
+        raise SettingsWrong(missing)
+    total = parse_meminfo(psi.read_text(settings.meminfo_file))[1] or 0
+    check_memory(settings, total)
+    try:
+        os.makedirs(settings.state_dir, mode=0o700, exist_ok=True)
+        loop = Loop(settings)
+    except OSError as error:
+        raise SettingsWrong(
+            f"STATE_DIR={settings.state_dir} or the folder of LOCK_FILE={settings.lock_file} cannot be "
+            f"used: {error.filename}: {error.strerror}"
+        ) from None
+    say(
+        f"watching {settings.node_name} every {settings.sample_seconds:g} s: down at pressure "
+        f"{settings.pressure_threshold * 100:g}% over {settings.pressure_window_seconds:g} s or available "
+        "below "
+        f"{settings.memavailable_floor.of(total) >> 20}MiB of {total >> 20}MiB; step up is {settings.step_up}"
+    )
+    return loop.run()

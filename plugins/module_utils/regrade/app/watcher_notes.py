@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the exadev.k3s_regrade contributors
+"""The watcher's notes for others: what it saw last, beside the host's lock (on tmpfs), and whether it lives.
+
+Written by the watcher at every sample, read by `status` and `health`. Light: the idle loop imports it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from ..adapters import pair_files
+from ..core import pairs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Optional
+
+    from ..core.settings import Settings
+
+NOTES = "regrade.watcher"
+SIZE = 2048  # one write of a fixed size, so that a reader never meets half of one
+
+
+def path(settings: Settings) -> str:
+    return os.path.join(os.path.dirname(settings.lock_file) or ".", NOTES)
+
+
+class Notes:
+    """The open file; one write a sample, no rename, nothing on a card's flash."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._descriptor = os.open(path(settings), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        os.ftruncate(self._descriptor, SIZE)
+
+    def write(self, values: dict[str, str]) -> None:
+        os.pwrite(self._descriptor, pairs.dump(values).encode()[: SIZE - 1].ljust(SIZE, b"\n"), 0)
+
+
+def read(settings: Settings) -> dict[str, str]:
+    """{} where no watcher has written since the host booted."""
+    try:
+        return pair_files.read(path(settings))
+    except OSError:
+        return {}
+
+
+def number(notes: dict[str, str], key: str) -> Optional[float]:
+    try:
+        return float(notes[key])
+    except (KeyError, ValueError):
+        return None
+
+
+def unhealthy(settings: Settings) -> str:
+    """Why the watcher is not well, "" where it is: it told nothing for long, or says so itself."""
+    notes = read(settings)
+    told = number(notes, "boottime")
+    if told is None:
+        return f"no watcher has written {path(settings)} since this host booted"
+    silent = time.clock_gettime(time.CLOCK_BOOTTIME) - told
+    allowed = max(60.0, 6 * settings.sample_seconds)
+    if silent < 0 or silent > allowed:
+        return f"silent for {silent:.0f} s, expected a sample every {settings.sample_seconds:g} s"
+    return notes.get("unhealthy", "")

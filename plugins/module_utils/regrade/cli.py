@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the exadev.k3s_regrade contributors
+"""The command `regrade`: arguments, composition, words and exit codes. No decision belongs here.
+
+Exit codes: 0 done, or nothing to do; 1 the watcher is not well (`health` alone); 2 usage or settings;
+3 refused, nothing was changed; 4 the step failed or is open; 5 the state is not known. `watch` and `health`
+import nothing heavy, so argparse and all that needs a library come in only for the other verbs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from .core.errors import (
+    ApplyFailed,
+    ClusterError,
+    LevelUnknown,
+    RegradeError,
+    SettingsWrong,
+    StepFailed,
+    StepRefused,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from typing import NoReturn
+
+    from .app.operations import Server
+    from .core.settings import Settings
+
+SETTINGS_FILE = "/etc/regrade/settings.env"
+DONE, UNWELL, WRONG, REFUSED, FAILED, UNKNOWN = range(6)
+
+
+class UsageWrong(RegradeError):
+    """The command line cannot be understood."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs one verb; the only writer to stdout and stderr but for the watcher's log."""
+    words = sys.argv[1:] if arguments is None else arguments
+    try:
+        if words[:1] == ["watch"] and "-h" not in words and "--help" not in words:
+            from .app import watcher
+
+            return watcher.main(_settings(_path_of(words[1:])))
+        if words[:1] == ["health"] and "-h" not in words and "--help" not in words:
+            return _health(words[1:])
+        options = _parse(words)
+    except (UsageWrong, SettingsWrong) as error:
+        return _tell(error, "--json" in words, "--automatic" in words)
+    try:
+        return _run(options)
+    except RegradeError as error:
+        return _tell(error, options.json, options.automatic)
+    except KeyboardInterrupt:
+        return _tell(
+            StepFailed("interrupted; where a step was open, `regrade settle` ends it", True),
+            options.json,
+            options.automatic,
+        )
+    except ImportError as error:
+        return _tell(
+            SettingsWrong(f"{error}; install it for {sys.executable} (the service's image has it)"),
+            options.json,
+            options.automatic,
+        )
+    except Exception as error:  # no traceback reaches a user
+        if options.verbose:
+            import traceback
+
+            sys.stderr.write(traceback.format_exc())
+        place = _place(error)
+        return _tell(
+            StepFailed(
+                f"{type(error).__name__} at {place}: {error}; this is a bug, --verbose shows more", False
+            ),
+            options.json,
+            options.automatic,
+        )
+
+
+def _place(error: BaseException) -> str:
+    trace = error.__traceback__
+    while trace and trace.tb_next:
+        trace = trace.tb_next
+    return (
+        f"{os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}"
+        if trace
+        else "an unknown place"
+    )
+
+
+def _kind(error: RegradeError) -> tuple[str, int]:
+    if isinstance(error, UsageWrong):
+        return "usage", WRONG
+    if isinstance(error, SettingsWrong):
+        return "settings", WRONG
+    if isinstance(error, StepRefused):
+        return "refused", REFUSED
+    if isinstance(error, (LevelUnknown, ClusterError)):
+        return "unknown", UNKNOWN
+    return "failed", FAILED
+
+
+def _tell(error: RegradeError, as_json: bool, automatic: bool) -> int:
+    kind, code = _kind(error)
+    message = " ".join(str(error).split())
+    if automatic:
+        from .core import pairs
+
+        left_open = (
+            isinstance(error, StepFailed)
+            and error.left_open
+            or isinstance(error, ApplyFailed)
+            and error.began
+        )
+        _out(pairs.dump({"result": kind, "left_open": str(left_open).lower(), "message": message}), end="")
+    elif as_json:
+        import json
+
+        _out(json.dumps({"error": {"kind": kind, "message": message}}))
+    if not automatic:  # the watcher logs the answer itself
+        sys.stderr.write(f"regrade: {message}\n")
+    return code
+
+
+def _out(text: str, end: str = "\n") -> None:
+    try:
+        sys.stdout.write(text + end)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader has gone; the exit code still tells
+
+
+def _path_of(words: list[str]) -> str:
+    """The value of --settings, the only option of the light verbs. Raises UsageWrong."""
+    if not words:
+        return ""
+    if len(words) == 2 and words[0] == "--settings":
+        return words[1]
+    if len(words) == 1 and words[0].startswith("--settings="):
+        return words[0].partition("=")[2]
+    raise UsageWrong(f"unexpected {' '.join(words)!r}; the only option here is --settings FILE")
+
+
+def _settings(path: str) -> Settings:
+    """From the file and the environment, which wins. Raises SettingsWrong."""
+    from .core import settings
+
+    path = path or os.environ.get("REGRADE_SETTINGS", "")
+    text = ""
+    if path or os.path.exists(SETTINGS_FILE):
+        path = path or SETTINGS_FILE
+        try:
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
+        except (OSError, ValueError) as error:
+            raise SettingsWrong(
+                f"the settings file {path} cannot be read: {getattr(error, 'strerror', None) or error}"
+            ) from None
+    return settings.load(text, dict(os.environ), path or "the settings file")
+
+
+def _health(words: list[str]) -> int:
+    from .app import watcher_notes
+
+    why = watcher_notes.unhealthy(_settings(_path_of(words)))
+    _out(why or "well")
+    return UNWELL if why else DONE
+
+
+def _parse(words: list[str]) -> argparse.Namespace:
+    import argparse
+
+    from .core.levels import LEVELS
+
+    class Parser(argparse.ArgumentParser):
+        def error(self, message: str) -> NoReturn:
+            raise UsageWrong(f"{message}; `regrade --help` lists the verbs")
+
+    common = Parser(add_help=False)
+    common.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    common.add_argument(
+        "--settings",
+        default="",
+        metavar="FILE",
+        help=f"KEY=VALUE lines (default {SETTINGS_FILE}, where it exists; the environment wins)",
+    )
+    common.add_argument(
+        "--verbose", action="store_true", help="progress, and the details of a bug, on stderr"
+    )
+    common.add_argument("--automatic", action="store_true", help=argparse.SUPPRESS)
+    waiting = Parser(add_help=False)
+    waiting.add_argument(
+        "--wait",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="wait this long for a Lease that another server holds (default: refuse at once)",
+    )
+    parser = Parser(
+        prog="regrade",
+        description="Steps a k3s server down and up without giving up its vote.",
+        epilog="Exit codes: 0 done or nothing to do, 2 usage or settings, 3 refused (nothing changed), "
+        "4 the step failed or is open, 5 state unknown.",
+    )
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    verbs.add_parser("levels", parents=[common], help="the levels, highest first")
+    verbs.add_parser(
+        "status", parents=[common], help="readings, levels, Lease, gate, and what would make it step"
+    )
+    step = verbs.add_parser(
+        "step", parents=[common, waiting], help="step down, up, or to a level, one at a time"
+    )
+    step.add_argument("where", choices=("down", "up", "to"))
+    step.add_argument("level", nargs="?", choices=LEVELS)
+    step.add_argument("--check", action="store_true", help="say what would be done, write nothing")
+    step.add_argument(
+        "--no-hold",
+        action="store_true",
+        help="leave the hold as it is (a step below full sets it, a step to full ends it)",
+    )
+    verbs.add_parser(
+        "settle", parents=[common, waiting], help="end a step that is open, make marks and level agree"
+    )
+    verbs.add_parser("release", parents=[common], help="end a hold: automatic steps may come again")
+    verbs.add_parser("watch", help="watch pressure and step by itself, until SIGTERM")
+    verbs.add_parser(
+        "health", help="whether the watcher is well (exit code 0 or 1), for a container's health check"
+    )
+    options = parser.parse_args(words)
+    if options.verb == "step" and (options.where == "to") != (options.level is not None):
+        raise UsageWrong(
+            "`step to` takes a level, `step down` and `step up` take none: "
+            f"regrade step down | up | to {'|'.join(LEVELS)}"
+        )
+    return options
+
+
+def _run(options: argparse.Namespace) -> int:
+    from .app import operations, reports
+
+    if options.verb == "levels":
+        levels = operations.levels()
+        _report(options, dict(levels), "\n".join(levels["levels"]))
+        return DONE
+    server = _compose(_settings(options.settings), options)
+    if options.verb == "status":
+        status = operations.status(server)
+        _report(options, dict(status), reports.status_words(status))
+    elif options.verb == "settle":
+        settled = operations.settle(server, options.automatic, options.wait)
+        _report(options, dict(settled), settled["message"])
+    elif options.verb == "release":
+        released = operations.release(server)
+        _report(options, dict(released), released["message"])
+    else:
+        where = options.level or options.where
+        stepped = operations.step_to(
+            server, where, options.automatic, not options.no_hold, options.wait, options.check
+        )
+        if options.automatic and where == "down" and not stepped["changed"]:
+            operations.lowest_alert(server)
+        _report(options, dict(stepped), stepped["message"])
+    return DONE
+
+
+def _report(options: argparse.Namespace, report: dict[str, object], words: str) -> None:
+    if options.automatic:
+        from .core import pairs
+
+        flat = {key: str(value) for key, value in report.items() if isinstance(value, str)}
+        _out(pairs.dump({"result": "done", **flat}), end="")
+    elif options.json:
+        import json
+
+        _out(json.dumps(report))
+    else:
+        _out(words)
+
+
+def _compose(settings: Settings, options: argparse.Namespace) -> Server:
+    """Puts the adapters together for this server."""
+    from .adapters.clock import SystemClock
+    from .adapters.docker_engine import DockerActuator
+    from .adapters.kubernetes_api import KubernetesCluster
+    from .adapters.state_files import FileLock, StateFiles
+    from .app.driver import Hooks, World
+    from .app.operations import Server
+    from .core.settings import require_cluster
+
+    require_cluster(settings)
+
+    def log(text: str) -> None:
+        if options.verbose or options.automatic:
+            sys.stderr.write(f"{' '.join(text.split())}\n")
+            sys.stderr.flush()
+
+    hooks = Hooks()
+    cluster = KubernetesCluster(settings)
+    actuator = DockerActuator(settings, cluster, hooks)
+    store = StateFiles(settings.state_dir)
+    world = World(
+        settings=settings,
+        cluster=cluster,
+        actuator=actuator,
+        vote=actuator,
+        etcd=actuator,
+        meter_etcd=DockerActuator(settings, cluster),
+        clock=SystemClock(),
+        store=store,
+        lock=FileLock(settings.lock_file),
+        note_step=store.note_step,
+        log=log,
+    )
+    return Server(world, hooks, f"{settings.node_name}/{os.urandom(8).hex()}")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the exadev.k3s_regrade contributors
+"""What this project writes on a Node: keys, the intent of an open step, and what is ours to take back.
+
+Pure: builds and reads marks, and works out one conditional write (`NodeChange`) from a Node. When a
+mark is written is `step`; that k3s or another tool's marks are read is `gate`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Dict, NamedTuple, Optional, Tuple
+
+from .levels import FULL, LEVELS
+from .model import Node, NodeChange, Taint
+
+PREFIX = "github-runner.exadev.com/"
+LEVEL = PREFIX + "regrade-level"  # label and taint: the level, from the first step down until full again
+INTENT = PREFIX + "regrade-step"  # annotation: the open step
+OURS = PREFIX + "regrade-ours"  # annotation: what we set and will take back, until full
+HOLD = PREFIX + "regrade-hold"  # annotations a person sets: leave this server where it is,
+PAUSE = PREFIX + "regrade-pause"  # take no new automatic step,
+DRY_RUN = PREFIX + "regrade-dry-run"  # only say what would be done
+FIELD_MANAGER = "k3s-regrade"
+PROTOCOL = 1
+
+MEMBER_NAME = "etcd.k3s.cattle.io/node-name"
+MEMBER_ADDRESS = "etcd.k3s.cattle.io/node-address"
+REMOVED_MEMBER = ("etcd.k3s.cattle.io/remove", "etcd.k3s.cattle.io/removed-node-name")
+
+
+class Intent(NamedTuple):
+    """The open step of a Node. `start` and `target` are levels; equal where the trap is cured."""
+
+    id: str
+    start: str
+    target: str
+    holder: str
+    changes: str
+    protocol: int = PROTOCOL
+
+
+def intent_text(intent: Intent) -> str:
+    return json.dumps(
+        {
+            "id": intent.id,
+            "from": intent.start,
+            "to": intent.target,
+            "holder": intent.holder,
+            "changes": intent.changes,
+            "protocol": intent.protocol,
+        },
+        separators=(",", ":"),
+    )
+
+
+def intent_of(node: Node) -> Optional[Intent]:
+    """The Node's intent; one that cannot be read still counts as open, with an empty id."""
+    text = node.annotations.get(INTENT)
+    if not text:
+        return None
+    try:
+        found = json.loads(text)
+        return Intent(
+            str(found["id"]),
+            str(found["from"]),
+            str(found["to"]),
+            str(found["holder"]),
+            str(found.get("changes", "")),
+            int(found["protocol"]),
+        )
+    except (ValueError, TypeError, KeyError):
+        return Intent("", "", "", "", "", 0)
+
+
+def level_of(node: Node) -> str:
+    """The level the Node's label names: full without one. May be a word that is no level."""
+    return node.labels.get(LEVEL, FULL)
+
+
+def ours_of(node: Node) -> Tuple[str, ...]:
+    return tuple(word for word in node.annotations.get(OURS, "").split(",") if word)
+
+
+def switch(node: Node, key: str) -> bool:
+    """Whether a person's switch (HOLD, PAUSE, DRY_RUN) is on; any value but an explicit no counts."""
+    return node.annotations.get(key, "false").strip().lower() not in ("false", "no", "0", "")
+
+
+def at_level(node: Node, level: str, intent: Optional[Intent]) -> NodeChange:
+    """One write that makes the Node's marks those of `level`, and its intent `intent` (None clears it).
+
+    Going below full it cordons, and marks the cordon as ours only where nobody had set it. Back at full
+    it takes the cordon off only where the mark says ours *and* managedFields names us: a person's
+    cordon, set before or during, survives.
+    """
+    taints = tuple(taint for taint in node.taints if taint.key != LEVEL)
+    ours = ours_of(node)
+    annotations: Dict[str, Optional[str]] = {INTENT: intent_text(intent) if intent else None}
+    if level == FULL:
+        uncordon = node.unschedulable and "cordon" in ours and FIELD_MANAGER in node.cordoned_by
+        annotations[OURS] = None
+        return NodeChange({LEVEL: None}, annotations, taints, False if uncordon else None)
+    if not node.unschedulable and "cordon" not in ours:
+        ours = (*ours, "cordon")
+    if "taint" not in ours:
+        ours = (*ours, "taint")
+    annotations[OURS] = ",".join(ours)
+    return NodeChange({LEVEL: level}, annotations, (*taints, Taint(LEVEL, level, "NoSchedule")), True)
+
+
+def agrees(node: Node, level: str) -> bool:
+    """Whether label, taint, cordon and mark are those of `level`."""
+    mine = tuple(taint for taint in node.taints if taint.key == LEVEL)
+    if level == FULL:
+        return LEVEL not in node.labels and not mine and OURS not in node.annotations
+    return (
+        node.labels.get(LEVEL) == level
+        and node.unschedulable
+        and OURS in node.annotations
+        and [(taint.value, taint.effect) for taint in mine] == [(level, "NoSchedule")]
+    )
+
+
+def is_level(word: str) -> bool:
+    return word in LEVELS

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the exadev.k3s_regrade contributors
+"""KEY=VALUE lines: the one text form of settings and of what the watcher and its children tell each other.
+
+Light on purpose (the idle loop imports it, and json costs 1 MiB). A value is one line; there is no
+quoting, so whoever writes a value takes the line breaks out (`dump` does).
+"""
+
+from __future__ import annotations
+
+
+def parse(text: str) -> dict[str, str]:
+    """Keys to values; blank lines and lines that begin with `#` are left out.
+
+    Raises ValueError naming the first line that is not KEY=VALUE, or a key that comes twice.
+    """
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        key, equals, value = line.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            raise ValueError(f"line {number} is {line!r}, expected KEY=VALUE")
+        if key in found:
+            raise ValueError(f"line {number} gives {key} a second time")
+        value = value.strip()
+        if len(value) >= 2 and value[0] == value[-1] and value[0] in "'\"":
+            value = value[1:-1]  # as docker compose and systemd read an environment file
+        found[key] = value
+    return found
+
+
+def dump(pairs: dict[str, str]) -> str:
+    """The text `parse` reads back; line breaks in a value become blanks."""
+    return "".join(f"{key}={' '.join(str(value).split())}\n" for key, value in pairs.items())

@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the exadev.k3s_regrade contributors
+"""What to do with a server as it is found: after a crash, a reboot, a lost disk, or another hand at work.
+
+One table, `ROWS`, over what is observed; the first row that fits gives the action. The rest of the file
+observes and acts.
+
+Rules
+1. Starting our own stopped k3s while our journal is open only adds a voter: it is done first, and needs
+   no Lease, gate or API.
+2. An open step whose intent is still there goes on (or is undone where nothing had begun). One whose
+   intent is gone is never resumed: somebody ended it.
+3. A level changed by anything but a step is adopted, not fought.
+4. A changed Node uid or member id stops everything.
+5. An unknown level is never taken for any level: wait.
+No I/O and no clock here: the world answers the requests.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, NamedTuple, Optional, Tuple
+
+from . import marks
+from .errors import ApplyFailed, ClusterError, LevelUnknown, StepFailed, StepRefused
+from .levels import ETCD_ONLY, FULL, STAY
+from .model import Member, Node
+from .requests import (
+    CurrentLevel,
+    Log,
+    NewId,
+    ReadMembers,
+    ReadNode,
+    ReadState,
+    RemoveState,
+    Sleep,
+    StartStopped,
+    Steps,
+    T,
+    Trapped,
+    WriteState,
+)
+from .step import (
+    EFFECTS,
+    FINISH_SECONDS,
+    IDENTITY,
+    INTENT,
+    JOURNAL,
+    POLL_SECONDS,
+    REACHED,
+    Open,
+    Plan,
+    go_on,
+    locked,
+    step,
+    tell,
+    under_lease,
+    undo,
+    write_intent,
+    write_level,
+)
+
+BOOT_POLLS = 30  # looks at a booting k3s, POLL_SECONDS apart, before settle gives up for now
+
+
+class Situation(NamedTuple):
+    """What was found. Each field is one of the words of its comment."""
+
+    identity: str  # same, changed
+    journal: str  # none, bare (nothing had begun), begun
+    intent: str  # none, same (the journal's), other
+    running: str  # unknown, start, target (of the journal), or else the level's name
+    marks: str  # agree, differ (with the running level)
+    trapped: str  # no, yes
+    hold: str  # no, yes
+
+
+class Row(NamedTuple):
+    """`when` names the fields that matter and the words they may have."""
+
+    action: str
+    when: Dict[str, Tuple[str, ...]]
+    words: str
+
+
+# actions
+NOTHING, WAIT, ALARM, UNDO, RESUME, CLOSE, REPAIR, CURE = (
+    "nothing",
+    "waiting",
+    "alarm",
+    "undone",
+    "resumed",
+    "closed",
+    "repaired",
+    "cured",
+)
+
+ROWS: Tuple[Row, ...] = (
+    Row(
+        ALARM,
+        {"identity": ("changed",)},
+        "this server's Node or etcd member is not the one that stepped down",
+    ),
+    Row(WAIT, {"running": ("unknown",)}, "the level k3s runs at is not known"),
+    Row(
+        ALARM,
+        {"journal": ("bare", "begun"), "intent": ("other",)},
+        "the Node shows another step than the journal",
+    ),
+    Row(UNDO, {"journal": ("bare",)}, "a step that had not begun is taken back"),
+    Row(
+        RESUME,
+        {"journal": ("begun",), "intent": ("same",), "running": ("start", "target")},
+        "an open step goes on",
+    ),
+    Row(
+        CLOSE,
+        {"journal": ("begun",), "intent": ("none",), "running": ("start", "target"), "marks": ("agree",)},
+        "the step had ended but for its journal",
+    ),
+    Row(
+        ALARM,
+        {"journal": ("begun",), "intent": ("none",)},
+        "somebody ended the open step, and level and marks do not agree",
+    ),
+    Row(ALARM, {"journal": ("begun",)}, "k3s runs at a level that the open step does not touch"),
+    Row(
+        REPAIR,
+        {"intent": ("other",)},
+        "the Node shows a step that this host has no journal of: its mark is cleared",
+    ),
+    Row(
+        NOTHING, {"marks": ("differ",), "running": ("full",), "hold": ("yes",)}, "held: left-over marks stay"
+    ),
+    Row(REPAIR, {"marks": ("differ",)}, "the Node's marks are made those of the level k3s runs at"),
+    Row(CURE, {"trapped": ("yes",)}, "k3s is locked behind its own address and is restarted"),
+    Row(NOTHING, {}, "level and marks agree, no step is open"),
+)
+
+
+class Settled(NamedTuple):
+    """What settling did. `level` is the running level, "" where not known."""
+
+    action: str
+    level: str
+    message: str
+
+
+def choose(situation: Situation) -> Row:
+    """The first row that fits; the last fits always."""
+    found = situation._asdict()
+    return next(row for row in ROWS if all(found[field] in words for field, words in row.when.items()))
+
+
+def settle(plan: Plan) -> Steps[Settled]:
+    """Looks at this server and ends what is open. Raises StepRefused, StepFailed, LevelUnknown,
+    ClusterError."""
+    settled: Settled = yield from locked(f"settling {plan.node}", _settle(plan))
+    if settled.action != CURE:
+        return settled
+    outcome = yield from step(plan, STAY)  # a step of its own, with its own lock
+    return settled._replace(message=f"{settled.message}: {outcome.message}")
+
+
+def _settle(plan: Plan) -> Steps[Settled]:
+    document: Optional[Dict[str, object]] = yield ReadState(JOURNAL)
+    opened = Open.from_document(plan, document) if document else None
+    level, unknown = yield from _level(opened)
+    node: Node = yield ReadNode(plan.node)
+    kept: Optional[Dict[str, object]] = yield ReadState(IDENTITY)
+    member = yield from _member(opened, kept)
+    found = situation(opened, kept, node, member, level, (yield from _is_trapped(opened, level)))
+    row = choose(found)
+    text = row.words
+    if row.action == WAIT:
+        raise LevelUnknown(unknown)
+    if row.action == ALARM:
+        text = f"{row.words}: {_facts(opened, node, level, member, kept)}"
+        yield from tell(node, "Warning", "RegradeAlarm", text)
+        raise StepFailed(text, left_open=True)
+    if row.action == UNDO and opened:
+        yield from undo(opened, "found open at the start", began=False)
+    elif row.action == RESUME and opened:
+        effects = REACHED if level == opened.target else EFFECTS[opened.start, opened.target]
+        opened.plan = opened.plan._replace(wait=max(plan.wait, FINISH_SECONDS))
+        outcome = yield from _keep_open(opened, under_lease(opened, go_on(opened, effects)))
+        level, text = outcome.target, outcome.message
+    elif row.action == CLOSE and opened:
+        if level == FULL:
+            yield RemoveState(IDENTITY)
+        yield RemoveState(JOURNAL)
+    elif row.action == REPAIR:
+        yield from _repair(plan, node, level, member)
+        text = f"{row.words}: {level}"
+    if row.action != NOTHING:
+        yield Log(f"settled: {text}")
+    return Settled(row.action, level, text)
+
+
+def _keep_open(opened: Open, body: Steps[T]) -> Steps[T]:
+    """A resumed step that cannot even begin to go on is still open."""
+    try:
+        return (yield from body)
+    except (StepRefused, ClusterError) as error:
+        raise StepFailed(f"{opened.words} stays open: {error}", left_open=True) from None
+
+
+def situation(
+    opened: Optional[Open],
+    kept: Optional[Dict[str, object]],
+    node: Node,
+    member: str,
+    level: str,
+    trapped: bool,
+) -> Situation:
+    """The words of the table for what was found."""
+    uid, known = "", ""
+    if opened:
+        uid, known = opened.uid, opened.member
+    elif kept:
+        uid, known = str(kept.get("uid", "")), str(kept.get("member", ""))
+    changed = bool(uid and node.uid != uid) or bool(known and member and member != known)
+    intent = marks.intent_of(node)
+    journal = "none" if not opened else "bare" if opened.phase == INTENT else "begun"
+    if not level:
+        running = "unknown"
+    elif opened and level in (opened.start, opened.target):
+        running = "target" if level == opened.target else "start"
+    else:
+        running = level
+    return Situation(
+        identity="changed" if changed else "same",
+        journal=journal,
+        intent="none" if not intent else "same" if opened and intent.id == opened.id else "other",
+        running=running,
+        marks="agree" if marks.agrees(node, level) else "differ",
+        trapped="yes" if trapped else "no",
+        hold="yes" if marks.switch(node, marks.HOLD) else "no",
+    )
+
+
+def _level(opened: Optional[Open]) -> Steps[Tuple[str, str]]:
+    """(the running level or "", why it is not known), after starting a k3s that our open step left
+    stopped."""
+    why = ""
+    for attempt in range(BOOT_POLLS if opened else 1):
+        if opened:
+            try:
+                if (yield StartStopped()):
+                    yield Log("started our stopped k3s: a step of ours is open")
+            except ApplyFailed as error:
+                why = str(error)
+        try:
+            level: str = yield CurrentLevel()
+            return level, ""
+        except LevelUnknown as error:
+            why = str(error)
+        if opened and attempt + 1 < BOOT_POLLS:
+            yield Sleep(POLL_SECONDS)
+    return "", why
+
+
+def _is_trapped(opened: Optional[Open], level: str) -> Steps[bool]:
+    """Asked only where nothing is open: an open step looks for the trap itself."""
+    if opened or level != ETCD_ONLY:
+        return False
+    try:
+        return bool((yield Trapped()))
+    except LevelUnknown as error:
+        yield Log(f"whether k3s is locked behind its own address cannot be told: {error}")
+        return False
+
+
+def _member(opened: Optional[Open], kept: Optional[Dict[str, object]]) -> Steps[str]:
+    """The member id we know, where etcd still lists it; "gone" where it does not; "" where not known."""
+    known = opened.member if opened else str(kept.get("member", "")) if kept else ""
+    if not known:
+        return ""
+    try:
+        members: Tuple[Member, ...] = yield ReadMembers()
+    except LevelUnknown:
+        return ""
+    return known if known in [member.id for member in members] else "gone"
+
+
+def _facts(
+    opened: Optional[Open], node: Node, level: str, member: str, kept: Optional[Dict[str, object]]
+) -> str:
+    text = f"k3s runs at {level}, label {marks.level_of(node)}, Node uid {node.uid}"
+    text += f", etcd member {member or 'not known'}"
+    if opened:
+        text += f", journal: {opened.words} ({opened.phase}), uid {opened.uid}, member {opened.member}"
+    elif kept:
+        text += f", stepped down as uid {kept.get('uid')}, member {kept.get('member')}"
+    return text
+
+
+def _repair(plan: Plan, node: Node, level: str, member: str) -> Steps[None]:
+    """Marks of the running level, under the Lease: first our own intent, then the marks and its end in
+    one write."""
+    opened = Open(plan, level, level)
+    opened.uid = node.uid
+    intent = marks.intent_of(node)
+    opened.id = intent.id if intent else (yield NewId())
+
+    def work() -> Steps[None]:
+        if not intent:
+            yield from write_intent(opened)
+        done = yield from write_level(opened, level, True, FINISH_SECONDS)
+        yield from tell(done, "Normal", "RegradeRepaired", f"the Node's marks were made those of {level}")
+
+    yield from under_lease(opened, work())
+    if level == FULL:
+        yield RemoveState(IDENTITY)
+    else:
+        yield WriteState(IDENTITY, {"uid": node.uid, "member": member})

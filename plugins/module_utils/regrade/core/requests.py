@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the exadev.k3s_regrade contributors
+"""What a step may ask of the world: one small value a request, and who answers it.
+
+`step` and `reconcile` are generators: they yield these and are sent the answers, or have the errors of
+`errors` thrown in. So the same code runs on the real ports (`app.driver`) and on simulated ones.
+Shapes only; each request says in its comment what is sent back.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Generator, NamedTuple, TypeVar, Union
+
+from .model import Lease, Node, NodeChange, Pod
+
+T = TypeVar("T")
+
+
+class Instant(NamedTuple):
+    """The answer to Now."""
+
+    boottime: float  # CLOCK_BOOTTIME, seconds
+    boot_id: str
+    text: str  # UTC for the API, six fractional digits; for show, never compared
+
+
+# This host
+class TakeLock(NamedTuple):  # -> None, StepRefused where another process of this host has it
+    purpose: str
+
+
+class FreeLock(NamedTuple):  # -> None
+    pass
+
+
+class Now(NamedTuple):  # -> Instant
+    pass
+
+
+class NewId(NamedTuple):  # -> str, random
+    pass
+
+
+class Sleep(NamedTuple):  # -> None
+    seconds: float
+
+
+class Log(NamedTuple):  # -> None; one line for the log
+    text: str
+
+
+class ReadState(NamedTuple):  # -> Optional[Dict[str, object]]; RegradeError
+    name: str
+
+
+class WriteState(NamedTuple):  # -> None, flushed; RegradeError
+    name: str
+    document: Dict[str, object]
+
+
+class RemoveState(NamedTuple):  # -> None
+    name: str
+
+
+class NoteStep(NamedTuple):  # -> None; the last step, where the watcher looks for it
+    pairs: Dict[str, str]
+
+
+# This server
+class CurrentLevel(NamedTuple):  # -> str; LevelUnknown
+    pass
+
+
+class Apply(NamedTuple):  # -> None; ApplyFailed, StepRefused
+    level: str
+    before_restart: Callable[
+        [], Generator[Any, Any, None]
+    ]  # run where the actuator asks; StepRefused forbids
+    note: Callable[[Dict[str, str]], Generator[Any, Any, None]]
+
+
+class Preflight(NamedTuple):  # -> None; RegradeError where the platform would deny the step
+    pass
+
+
+class Trapped(NamedTuple):  # -> bool; LevelUnknown
+    pass
+
+
+class StartStopped(NamedTuple):  # -> bool: whether our k3s had to be started
+    pass
+
+
+class ReadMembers(NamedTuple):  # -> Tuple[Member, ...]; LevelUnknown
+    pass
+
+
+# The cluster; every one of these may be answered with a ClusterError
+class ReadLease(NamedTuple):  # -> Lease
+    pass
+
+
+class WriteLease(NamedTuple):  # -> Lease; Conflict
+    lease: Lease
+
+
+class BeginRenewal(NamedTuple):  # -> None; renews from now on, beside the step
+    holder: str
+
+
+class RenewalLost(NamedTuple):  # -> str: why a renewal was lost, "" while none was
+    pass
+
+
+class EndRenewal(NamedTuple):  # -> None; no renewal is under way once answered
+    pass
+
+
+class ReadNodes(NamedTuple):  # -> Tuple[Node, ...], all with the etcd role, one LIST
+    pass
+
+
+class ReadNode(NamedTuple):  # -> Node; Missing
+    name: str
+
+
+class ChangeNode(NamedTuple):  # -> Node; Conflict
+    name: str
+    change: NodeChange
+    resource_version: str
+
+
+class ReadRenewals(NamedTuple):  # -> Dict[str, str]: Node name -> renewTime of its node lease
+    pass
+
+
+class AskPeer(NamedTuple):  # -> PeerAnswer, never an error
+    address: str
+
+
+class ListPods(NamedTuple):  # -> Tuple[Pod, ...]
+    node: str
+
+
+class Evict(NamedTuple):  # -> Eviction
+    pod: Pod
+
+
+class RecordEvent(NamedTuple):  # -> None
+    node: Node
+    kind: str
+    reason: str
+    message: str
+
+
+Request = Union[
+    TakeLock,
+    FreeLock,
+    Now,
+    NewId,
+    Sleep,
+    Log,
+    ReadState,
+    WriteState,
+    RemoveState,
+    NoteStep,
+    CurrentLevel,
+    Apply,
+    Preflight,
+    Trapped,
+    StartStopped,
+    ReadMembers,
+    ReadLease,
+    WriteLease,
+    BeginRenewal,
+    RenewalLost,
+    EndRenewal,
+    ReadNodes,
+    ReadNode,
+    ChangeNode,
+    ReadRenewals,
+    AskPeer,
+    ListPods,
+    Evict,
+    RecordEvent,
+]
+Steps = Generator[Request, Any, T]

@@ -1,0 +1,873 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the exadev.k3s_regrade contributors
+"""One step: its whole order and every decision, as a generator of requests.
+
+Rules
+1. Host lock, then Lease, then gate, then intent (journal on disk first, then the mark on our Node),
+   *then* the Lease read again and the gate asked again, and only then the first effect. Who takes the
+   Lease reads the intents after; who writes an intent reads the Lease after. Exclusion needs no clock.
+2. Every write to our Node is conditional on the resourceVersion it was worked out from and on our own
+   intent in it; after an unknown answer we read back. A late write of an older step changes nothing.
+3. Before the restart anything that goes wrong undoes the step; from the restart on it only goes forward.
+4. The gate is asked again at most 5 s before each restart the actuator asks for.
+5. The Lease is released only after the verify; a step left open keeps its intent, its journal and the
+   Lease, and `reconcile` ends it.
+6. Cheap checks come first, so that a refusal is immediate and writes nothing.
+
+The effects of a step, in order (`EFFECTS` below is this table):
+
+| from -> to                 | effects                                                              |
+|----------------------------|----------------------------------------------------------------------|
+| full -> control-plane      | mark (one write: cordon, taint, label, ours), drain, apply, verify, finish |
+| control-plane -> etcd-only | drain again, mark (label and taint), apply with restart, verify, finish |
+| etcd-only -> control-plane | apply with restart, verify, finish (label and taint)                 |
+| control-plane -> full      | apply, verify, finish (uncordon if ours, taint and label away)       |
+| etcd-only -> etcd-only     | apply with restart (cures the own-address trap), verify, finish      |
+
+`finish` is the last write, which clears the intent; then Event, note, journal closed, Lease and lock let go.
+No I/O and no clock here: the world answers the requests.
+"""
+
+from __future__ import annotations
+
+from typing import Callable, Dict, NamedTuple, Optional, Tuple
+
+from . import gate, marks
+from . import lease as leases
+from .errors import (
+    ApplyFailed,
+    ClusterError,
+    Conflict,
+    Forbidden,
+    LevelUnknown,
+    Missing,
+    RegradeError,
+    StepFailed,
+    StepRefused,
+)
+from .levels import CONTROL_PLANE, DOWN, ETCD_ONLY, FULL, STAY, above, below, direction
+from .model import Lease, Member, Node, NodeChange, Pod
+from .requests import (
+    Apply,
+    AskPeer,
+    BeginRenewal,
+    ChangeNode,
+    CurrentLevel,
+    EndRenewal,
+    Evict,
+    FreeLock,
+    ListPods,
+    Log,
+    NewId,
+    NoteStep,
+    Now,
+    Preflight,
+    ReadLease,
+    ReadMembers,
+    ReadNode,
+    ReadNodes,
+    ReadRenewals,
+    ReadState,
+    RecordEvent,
+    RemoveState,
+    RenewalLost,
+    Sleep,
+    Steps,
+    T,
+    TakeLock,
+    WriteLease,
+    WriteState,
+)
+from .settings import FRESH_SECONDS, GATE_AGE_SECONDS, Settings
+
+JOURNAL = "journal"  # state: the open step
+SEEN = "lease-seen"  # state: since when another's Lease was seen unchanged
+IDENTITY = "identity"  # state, while below full: Node uid and member id, which must never change
+
+POLL_SECONDS = 2.0
+WRITE_TRIES = 8
+FINISH_SECONDS = 120.0  # patience with the API for the last write of a step, and for an undo
+VERIFY_SECONDS = 60.0
+APPLY_TRIES = 3
+
+# phases of a journal, in order; nothing has happened before MARK
+INTENT, EFFECTS_BEGUN, RESTART = "intent", "effects", "restart"
+
+
+class Plan(NamedTuple):
+    """Who steps, and how."""
+
+    node: str
+    holder: str  # `<node>/<random id of this process>`
+    settings: Settings
+    automatic: bool = False
+    hold: bool = True  # a step by hand below full sets a hold, at full clears it
+    wait: float = 0.0  # seconds to wait for a held Lease
+
+
+class IntentGone(StepRefused):
+    """Our intent is not on our Node any more (or never came there)."""
+
+
+class Outcome(NamedTuple):
+    """What a whole step did."""
+
+    start: str
+    target: str
+    remaining: Tuple[str, ...]  # pods that were not evicted, each with why
+    message: str
+
+
+class Open:
+    """An open step: what its parts share. The journal is what of it outlives the process."""
+
+    def __init__(self, plan: Plan, start: str, target: str) -> None:
+        self.plan, self.start, self.target = plan, start, target
+        self.id = ""
+        self.uid = ""
+        self.member = ""
+        self.members: Tuple[str, ...] = ()
+        self.boot_id = ""
+        self.facts: Dict[str, str] = {}
+        self.phase = ""
+        self.restarted = False  # a restart was asked for, or may have been
+        self.watch = gate.Watch()
+        self.remaining: Tuple[str, ...] = ()
+
+    def document(self) -> Dict[str, object]:
+        return {
+            "id": self.id,
+            "from": self.start,
+            "to": self.target,
+            "holder": self.plan.holder,
+            "uid": self.uid,
+            "member": self.member,
+            "members": list(self.members),
+            "boot_id": self.boot_id,
+            "phase": self.phase,
+            "automatic": self.plan.automatic,
+            "hold": self.plan.hold,
+            "facts": self.facts,
+        }
+
+    @classmethod
+    def from_document(cls, plan: Plan, document: Dict[str, object]) -> Open:
+        """An open step as an earlier process left it. Raises RegradeError where the journal is no journal."""
+        try:
+            opened = cls(
+                plan._replace(automatic=bool(document.get("automatic")), hold=bool(document.get("hold"))),
+                str(document["from"]),
+                str(document["to"]),
+            )
+            opened.id, opened.uid = str(document["id"]), str(document["uid"])
+            opened.member, opened.phase = str(document["member"]), str(document["phase"])
+            members, facts = document.get("members"), document.get("facts")
+            opened.members = tuple(map(str, members)) if isinstance(members, list) else ()
+            opened.facts = {str(k): str(v) for k, v in facts.items()} if isinstance(facts, dict) else {}
+            opened.boot_id = str(document.get("boot_id", ""))
+            direction(opened.start, opened.target)
+        except (KeyError, ValueError) as error:
+            raise RegradeError(
+                f"the journal in STATE_DIR cannot be understood ({error!r}); look at it, compare the "
+                "Node's marks with the level k3s runs at, and remove it by hand"
+            ) from None
+        opened.restarted = opened.phase == RESTART
+        return opened
+
+    @property
+    def words(self) -> str:
+        if self.start == self.target:
+            return f"the restart at {self.target}"
+        return f"the step from {self.start} to {self.target}"
+
+
+def always(body: Steps[T], after: Callable[[], Steps[None]]) -> Steps[T]:
+    """`body`, then `after` whether it raised or not.
+
+    Not `finally`: a generator that is dropped, as a process that is killed, asks for nothing any more.
+    """
+    try:
+        result = yield from body
+    except Exception:
+        yield from after()
+        raise
+    yield from after()
+    return result
+
+
+def locked(purpose: str, body: Steps[T]) -> Steps[T]:
+    """`body` under the host's lock."""
+    yield TakeLock(purpose)
+
+    def free() -> Steps[None]:
+        yield FreeLock()
+
+    return (yield from always(body, free))
+
+
+def step(plan: Plan, move: str) -> Steps[Outcome]:
+    """One whole step, `move` DOWN, UP or STAY (the cure of the trap).
+
+    Raises StepRefused (nothing changed), StepFailed, LevelUnknown, ClusterError before anything began.
+    """
+    return (yield from locked(f"a step {move} of {plan.node}", _step(plan, move)))
+
+
+def _step(plan: Plan, move: str) -> Steps[Outcome]:
+    if (yield ReadState(JOURNAL)):
+        raise StepRefused("a step of this server is still open; `regrade settle` ends it")
+    start: str = yield CurrentLevel()
+    target = start if move == STAY else below(start) if move == DOWN else above(start)
+    if not target:
+        raise StepRefused(f"{plan.node} is at {start} already: there is no level further {move}")
+    opened = Open(plan, start, target)
+    try:
+        yield from _preflight(opened)
+    except ClusterError as error:
+        raise StepRefused(f"the cluster does not answer: {error}") from None
+    return (yield from under_lease(opened, _act(opened)))
+
+
+def _preflight(opened: Open) -> Steps[None]:
+    """What refuses at once and writes nothing: marks, switches, pods, the Lease, the cheap checks."""
+    plan = opened.plan
+    facts = yield from _cheap_facts(opened)
+    own = next((node for node in facts.nodes if node.name == plan.node), None)
+    if own is None:
+        raise StepRefused(
+            f"NODE_NAME={plan.node} is no Node with the etcd role; there are "
+            f"{', '.join(node.name for node in facts.nodes) or 'none'}"
+        )
+    if marks.intent_of(own):
+        raise StepRefused(
+            f"{plan.node} shows an open step that this host has no journal of; `regrade settle` looks at it"
+        )
+    if not marks.agrees(own, opened.start):
+        raise StepRefused(
+            f"k3s runs at {opened.start} but the Node's marks say {marks.level_of(own)}; "
+            "`regrade settle` makes them agree"
+        )
+    if plan.automatic and opened.start != opened.target:  # curing the trap keeps a vote: no switch forbids it
+        for key, word in ((marks.HOLD, "held"), (marks.PAUSE, "paused"), (marks.DRY_RUN, "in dry-run")):
+            if marks.switch(own, key):
+                raise StepRefused(f"{plan.node} is {word} (annotation {key}): no automatic step")
+    try:
+        yield Preflight()
+    except RegradeError as error:
+        raise StepRefused(str(error)) from None
+    if opened.start == CONTROL_PLANE and opened.target == ETCD_ONLY:
+        _judge_pods(plan.settings, (yield ListPods(plan.node)), final=False)
+    why = gate.refusal(gate.check(facts), strict=False)
+    if why:
+        raise StepRefused(why)
+    opened.watch = yield from _look(
+        opened.watch
+    )  # the watch begins here: the first gate has less to wait for
+
+
+def _act(opened: Open) -> Steps[Outcome]:
+    """The step under the Lease, from the first gate to the last write."""
+    facts = yield from ask_gate(opened)
+    own = _own(facts)
+    member = gate.own_member(facts)
+    now = yield Now()
+    opened.id = yield NewId()
+    opened.uid, opened.boot_id = own.uid, now.boot_id
+    opened.member = member.id if member else ""
+    opened.members = _ids(facts.members or ())
+    try:
+        if opened.start == FULL:
+            yield WriteState(IDENTITY, {"uid": opened.uid, "member": opened.member})
+        yield from _journal(opened, INTENT)
+    except RegradeError as error:
+        yield RemoveState(JOURNAL)
+        raise StepRefused(f"the journal cannot be written: {error}") from None
+    try:
+        yield from write_intent(opened)
+        yield from _still_ours(opened)
+        yield from ask_gate(opened)
+        yield from _not_lost(opened)
+    except (StepRefused, ClusterError) as error:
+        yield from undo(opened, str(error), began=False)
+        raise StepRefused(str(error)) from None
+    yield from _journal(opened, EFFECTS_BEGUN)
+    return (yield from go_on(opened, EFFECTS[opened.start, opened.target]))
+
+
+def go_on(opened: Open, effects: Tuple[Callable[[Open], Steps[None]], ...]) -> Steps[Outcome]:
+    """Runs effects to the end. Until a restart was asked for, what goes wrong undoes the step."""
+    try:
+        for effect in effects:
+            yield from effect(opened)
+    except (StepRefused, ApplyFailed, ClusterError, LevelUnknown, StepFailed) as error:
+        if opened.restarted or (isinstance(error, StepFailed) and error.left_open):
+            yield from _tell_trouble(opened, f"{opened.words} stays open: {error}")
+            raise StepFailed(
+                f"{opened.words} is not finished and stays open: {error}", left_open=True
+            ) from None
+        yield from undo(opened, str(error), began=True)
+        raise StepFailed(f"{opened.words} was undone: {error}", left_open=False) from None
+    return Outcome(opened.start, opened.target, opened.remaining, done_words(opened))
+
+
+def _tell_trouble(opened: Open, text: str) -> Steps[None]:
+    yield Log(text)
+    try:
+        node: Node = yield ReadNode(opened.plan.node)
+    except ClusterError:
+        return
+    yield from tell(node, "Warning", "RegradeStepOpen", text)
+
+
+def done_words(opened: Open) -> str:
+    if opened.start == opened.target:
+        return f"{opened.plan.node} was restarted at {opened.target}"
+    move = direction(opened.start, opened.target)
+    text = f"{opened.plan.node} stepped {move} from {opened.start} to {opened.target}"
+    if opened.remaining:
+        ended = "ended by the restart" if opened.target == ETCD_ONLY else "drain incomplete"
+        text += f" ({ended}: {'; '.join(opened.remaining)})"
+    return text
+
+
+# ---- the Lease
+
+
+def under_lease(opened: Open, body: Steps[T]) -> Steps[T]:
+    """`body` with the Lease held and renewed; a step left open keeps it."""
+    yield from take_lease(opened.plan)
+    yield BeginRenewal(opened.plan.holder)
+    try:
+        result = yield from body
+    except StepFailed as error:
+        yield EndRenewal()
+        if not error.left_open:
+            yield from _release(opened.plan)
+        raise
+    except Exception:
+        yield EndRenewal()
+        yield from _release(opened.plan)
+        raise
+    yield EndRenewal()
+    yield from _release(opened.plan)
+    return result
+
+
+def take_lease(plan: Plan) -> Steps[None]:
+    """Takes the Lease, or raises StepRefused naming its holder and its age as we saw it."""
+    begun = yield Now()
+    while True:
+        now = yield Now()
+        try:
+            found: Lease = yield ReadLease()
+        except Missing:
+            raise StepRefused(
+                f"the Lease kube-system/{plan.settings.lease_name} does not exist; the role makes it: run it"
+            ) from None
+        except ClusterError as error:
+            raise StepRefused(f"the Lease cannot be read: {error}") from None
+        verdict = yield from _judge_lease(plan, found, now.boottime, now.boot_id)
+        if verdict.kind == leases.EXPIRED:
+            holder = leases.node_of(found.holder)
+            try:
+                nodes: Tuple[Node, ...] = yield ReadNodes()
+            except ClusterError as error:
+                raise StepRefused(f"the Nodes cannot be read: {error}") from None
+            if any(node.name == holder and marks.intent_of(node) for node in nodes):
+                raise StepRefused(
+                    f"the Lease is held by {found.holder}, which is silent, and its Node shows an open "
+                    "step: bring that server back, it ends its step itself"
+                )
+        if verdict.kind != leases.HELD:
+            if (
+                yield from _swap_lease(
+                    plan, leases.taken(found, plan.holder, now.text, plan.settings.lease_seconds)
+                )
+            ):
+                return
+            continue
+        if now.boottime - begun.boottime >= plan.wait:
+            raise StepRefused(
+                f"the Lease is held by {found.holder}, seen unchanged for {verdict.age:.0f} s "
+                f"(taken over after {verdict.duration:.0f} s unchanged)"
+            )
+        yield Sleep(POLL_SECONDS)
+
+
+def _judge_lease(plan: Plan, found: Lease, boottime: float, boot_id: str) -> Steps[leases.Verdict]:
+    before = leases.seen_from((yield ReadState(SEEN)))
+    seen = leases.see(found, before, boottime, boot_id)
+    verdict = leases.judge(found, plan.holder, seen, boottime, plan.settings.lease_seconds)
+    if verdict.kind == leases.HELD and seen != before:
+        yield WriteState(SEEN, leases.seen_document(seen))
+    return verdict
+
+
+def _swap_lease(plan: Plan, record: Lease) -> Steps[bool]:
+    """Whether the compare-and-swap took it; False: somebody was first, look again."""
+    try:
+        yield WriteLease(record)
+        return True
+    except Conflict:
+        return False
+    except Forbidden as error:
+        raise StepRefused(str(error)) from None
+    except ClusterError as error:
+        try:
+            return bool((yield ReadLease()).holder == plan.holder)
+        except ClusterError:
+            raise StepRefused(f"the Lease was asked for, but no answer came: {error}") from None
+
+
+def _still_ours(opened: Open) -> Steps[None]:
+    found: Lease = yield ReadLease()
+    if found.holder != opened.plan.holder:
+        raise StepRefused(f"the Lease was lost to {found.holder or 'nobody (it was cleared)'} meanwhile")
+
+
+def _not_lost(opened: Open) -> Steps[None]:
+    lost = yield RenewalLost()
+    if lost:
+        raise StepRefused(f"the Lease's renewal was lost: {lost}")
+
+
+def _release(plan: Plan) -> Steps[None]:
+    """Clears the holder. Where the API is gone, the next process of this server re-enters the Lease."""
+    for _attempt in range(WRITE_TRIES):
+        try:
+            found: Lease = yield ReadLease()
+            if found.holder != plan.holder:
+                return
+            now = yield Now()
+            yield WriteLease(leases.released(found, now.text))
+            return
+        except Conflict:
+            continue
+        except ClusterError as error:
+            yield Log(f"releasing the Lease: {error}")
+            yield Sleep(POLL_SECONDS)
+    yield Log("the Lease could not be released; this server's next step re-enters it")
+
+
+# ---- the gate
+
+
+def _cheap_facts(opened: Open) -> Steps[gate.Facts]:
+    nodes: Tuple[Node, ...] = yield ReadNodes()
+    try:
+        members: Optional[Tuple[Member, ...]] = yield ReadMembers()
+        error = ""
+    except LevelUnknown as unknown:
+        members, error = None, str(unknown)
+    return gate.Facts(opened.plan.node, nodes, members, error)
+
+
+def _look(watch: gate.Watch) -> Steps[gate.Watch]:
+    try:
+        renewals: Dict[str, str] = yield ReadRenewals()
+    except Forbidden:
+        raise
+    except ClusterError:
+        return watch
+    now = yield Now()
+    return gate.look(watch, renewals, now.boottime)
+
+
+def ask_gate(opened: Open) -> Steps[gate.Facts]:
+    """The whole gate, with answers no older than GATE_AGE_SECONDS. Raises StepRefused."""
+    for _attempt in range(3):
+        began = yield Now()
+        facts = yield from _gate_round(opened)
+        ended = yield Now()
+        if ended.boottime - began.boottime > GATE_AGE_SECONDS:
+            began = ended  # waiting for a node lease took its time: ask the rest again, now that it is seen
+            facts = yield from _gate_round(opened)
+            ended = yield Now()
+        if ended.boottime - began.boottime <= GATE_AGE_SECONDS:
+            return facts
+    raise StepRefused(
+        f"the checks took longer than {GATE_AGE_SECONDS:.0f} s three times: the cluster answers too slowly"
+    )
+
+
+def _gate_round(opened: Open) -> Steps[gate.Facts]:
+    try:
+        facts = yield from _cheap_facts(opened)
+        _refuse(facts, strict=False)
+        _same_identity(opened, facts)
+        peers = gate.peer_nodes(facts)
+        answers = {}
+        for node in peers:
+            answers[node.name] = yield AskPeer(node.addresses[0] if node.addresses else node.name)
+        facts = facts._replace(peers=answers)
+        _refuse(facts, strict=False)
+        facts = facts._replace(ages=(yield from _watch_leases(opened, tuple(node.name for node in peers))))
+        _refuse(facts, strict=True)
+    except ClusterError as error:
+        raise StepRefused(f"the cluster does not answer: {error}") from None
+    return facts
+
+
+def _watch_leases(opened: Open, names: Tuple[str, ...]) -> Steps[Dict[str, Optional[float]]]:
+    """Ages of the node leases; returns as soon as all of `names` are fresh, after FRESH_SECONDS in any
+    case."""
+    begun = yield Now()
+    while True:
+        opened.watch = yield from _look(opened.watch)
+        now = yield Now()
+        seen = gate.ages(opened.watch, now.boottime)
+        ages = [seen.get(name) for name in names]
+        if all(age is not None and age <= FRESH_SECONDS for age in ages):
+            return seen
+        if now.boottime - begun.boottime >= FRESH_SECONDS:
+            return seen
+        yield Sleep(POLL_SECONDS)
+
+
+def _refuse(facts: gate.Facts, strict: bool) -> None:
+    why = gate.refusal(gate.check(facts), strict)
+    if why:
+        raise StepRefused(why)
+
+
+def _same_identity(opened: Open, facts: gate.Facts) -> None:
+    member = gate.own_member(facts)
+    if opened.uid and _own(facts).uid != opened.uid:
+        raise StepRefused(
+            f"Node {opened.plan.node} was made anew (uid {_own(facts).uid}, was {opened.uid}): its etcd "
+            "member may be gone; do not restart this server, look at `etcdctl member list`"
+        )
+    if opened.member and (member is None or member.id != opened.member):
+        raise StepRefused(
+            f"this server's etcd member is {member.id if member else 'gone'}, was {opened.member}"
+        )
+
+
+def _own(facts: gate.Facts) -> Node:
+    return next(node for node in facts.nodes if node.name == facts.own)
+
+
+def _ids(members: Tuple[Member, ...]) -> Tuple[str, ...]:
+    return tuple(sorted(member.id for member in members))
+
+
+# ---- journal, intent and writes to our Node
+
+
+def _journal(opened: Open, phase: str) -> Steps[None]:
+    opened.phase = phase
+    yield WriteState(JOURNAL, opened.document())
+
+
+def _intent(opened: Open) -> marks.Intent:
+    changes = "cordon,taint,label" if FULL in (opened.start, opened.target) else "taint,label"
+    return marks.Intent(opened.id, opened.start, opened.target, opened.plan.holder, changes)
+
+
+def write_intent(opened: Open) -> Steps[None]:
+    intent = _intent(opened)
+
+    def build(node: Node) -> NodeChange:
+        found = marks.intent_of(node)
+        if found:
+            raise StepRefused(
+                f"{node.name} shows another open step, by {found.holder or 'nobody we can read'}"
+            )
+        return NodeChange(annotations={marks.INTENT: marks.intent_text(intent)})
+
+    yield from _write(opened, build, lambda node: marks.intent_of(node) == intent, 0.0)
+
+
+def write_level(
+    opened: Open, level: str, clear: bool, patience: float, hold: Optional[bool] = None
+) -> Steps[Node]:
+    """One conditional write that makes the Node's marks those of `level`, keeping or clearing our intent.
+
+    `hold` True sets the hold annotation, False takes it away, None leaves it. Raises IntentGone where the
+    Node does not show our intent (any more), StepRefused where it was made anew, ClusterError.
+    """
+
+    def build(node: Node) -> NodeChange:
+        found = marks.intent_of(node)
+        if not found or found.id != opened.id:
+            raise IntentGone(f"the intent of {opened.words} is gone from {node.name}: somebody abandoned it")
+        change = marks.at_level(node, level, None if clear else found)
+        if hold is not None:
+            change.annotations[marks.HOLD] = f"stepped by hand to {level}" if hold else None
+        return change
+
+    def done(node: Node) -> bool:
+        found = marks.intent_of(node)
+        return marks.agrees(node, level) and (
+            found is None if clear else found is not None and found.id == opened.id
+        )
+
+    return (yield from _write(opened, build, done, patience))
+
+
+def _write(
+    opened: Open, build: Callable[[Node], NodeChange], done: Callable[[Node], bool], patience: float
+) -> Steps[Node]:
+    """Read, work out, write conditionally; again on a conflict or an unknown answer, after reading back."""
+    begun = yield Now()
+    tries = 0
+    while True:
+        tries += 1
+        try:
+            node: Node = yield ReadNode(opened.plan.node)
+            if opened.uid and node.uid != opened.uid:
+                raise StepRefused(f"Node {node.name} was made anew (uid {node.uid}, was {opened.uid})")
+            if done(node):
+                return node
+            changed: Node = yield ChangeNode(opened.plan.node, build(node), node.resource_version)
+            return changed
+        except (Missing, Forbidden):
+            raise
+        except ClusterError as error:
+            now = yield Now()
+            if tries >= WRITE_TRIES and now.boottime - begun.boottime >= patience:
+                raise
+            if not isinstance(error, Conflict):
+                yield Log(f"writing Node {opened.plan.node}: {error}")
+            yield Sleep(POLL_SECONDS if not isinstance(error, Conflict) else 0.1)
+
+
+def undo(opened: Open, why: str, began: bool) -> Steps[None]:
+    """Back to where the step began: record (no restart), marks and intent in one write, journal closed.
+
+    Raises StepFailed, left open, where that cannot be done now.
+    """
+    yield Log(f"undoing {opened.words}: {why}")
+    try:
+        if began:
+            yield Apply(opened.start, _no_restart, opened_note(opened))
+        yield from write_level(opened, opened.start, True, FINISH_SECONDS)
+    except IntentGone as error:
+        if began:
+            raise StepFailed(f"{opened.words} ({why}) is left open: {error}", True) from None
+    except (StepRefused, ClusterError, ApplyFailed, LevelUnknown) as error:
+        raise StepFailed(
+            f"{opened.words} ({why}) is left open, as it could not be undone: {error}", True
+        ) from None
+    if began:
+        yield from _note(opened, opened.start, "undone")
+    if opened.start == FULL:
+        yield RemoveState(IDENTITY)
+    yield RemoveState(JOURNAL)
+
+
+def _no_restart() -> Steps[None]:
+    raise StepRefused("undoing a step restarts nothing")
+    yield  # pragma: no cover  # what makes this a generator
+
+
+def opened_note(opened: Open) -> Callable[[Dict[str, str]], Steps[None]]:
+    def note(facts: Dict[str, str]) -> Steps[None]:
+        opened.facts.update(facts)
+        yield WriteState(JOURNAL, opened.document())
+
+    return note
+
+
+def _note(opened: Open, level: str, outcome: str) -> Steps[None]:
+    now = yield Now()
+    yield NoteStep(
+        {
+            "id": opened.id,
+            "from": opened.start,
+            "to": opened.target,
+            "level": level,
+            "outcome": outcome,
+            "direction": direction(opened.start, opened.target),
+            "by": "watcher" if opened.plan.automatic else "hand",
+            "boottime": f"{now.boottime:.3f}",
+            "boot_id": now.boot_id,
+            "at": now.text,
+        }
+    )
+
+
+# ---- effects
+
+
+def _mark(opened: Open) -> Steps[None]:
+    yield from _not_lost(opened)
+    yield from write_level(opened, opened.target, False, 0.0)
+
+
+def _drain(opened: Open) -> Steps[None]:
+    """Evicts what can be evicted, for DRAIN_TIMEOUT_SECONDS at most; what stays is named."""
+    settings = opened.plan.settings
+    begun = yield Now()
+    reasons: Dict[str, str] = {}
+    while True:
+        yield from _not_lost(opened)
+        try:
+            pods: Tuple[Pod, ...] = yield ListPods(opened.plan.node)
+            left = [pod for pod in pods if _must_go(pod)]
+            going = [pod for pod in left if _may_evict(pod, settings)]
+            for pod in going:
+                name = f"{pod.namespace}/{pod.name}"
+                if pod.terminating:
+                    reasons.setdefault(name, "is ending")
+                    continue
+                answer = yield Evict(pod)
+                reasons[name] = "is ending" if answer.accepted else answer.reason
+        except Forbidden as error:
+            raise StepRefused(str(error)) from None
+        except ClusterError as error:
+            yield Log(f"drain: {error}")
+            left, going = [], [Pod("", "", "", "", False, False, False)]  # not known: look again
+        now = yield Now()
+        if not going or now.boottime - begun.boottime >= settings.drain_timeout_seconds:
+            break
+        opened.watch = yield from _look(opened.watch)
+        yield Sleep(POLL_SECONDS)
+    opened.remaining = tuple(
+        f"{pod.namespace}/{pod.name}: "
+        + (
+            reasons.get(f"{pod.namespace}/{pod.name}", "not evicted")
+            if _may_evict(pod, settings)
+            else "has no owner"
+        )
+        for pod in left
+    )
+    if opened.remaining:
+        yield Log(f"drain incomplete: {'; '.join(opened.remaining)}")
+
+
+def _drain_again(opened: Open) -> Steps[None]:
+    yield from _drain(opened)
+    _judge_pods(opened.plan.settings, (yield ListPods(opened.plan.node)), final=True)
+
+
+def _must_go(pod: Pod) -> bool:
+    """DaemonSet, mirror and finished pods stay."""
+    return not (pod.mirror or pod.finished or pod.owner_kind == "DaemonSet")
+
+
+def _may_evict(pod: Pod, settings: Settings) -> bool:
+    """A pod without an owner would be lost for good."""
+    return bool(pod.owner_kind) or settings.drain_pods_without_owner == "end"
+
+
+def _judge_pods(settings: Settings, pods: Tuple[Pod, ...], final: bool) -> None:
+    """Refuses a restart that would end pods which must not be. `final`: after the drain, before the
+    restart."""
+    left = [pod for pod in pods if _must_go(pod)]
+    lost = [f"{pod.namespace}/{pod.name}" for pod in left if not _may_evict(pod, settings)]
+    if lost:
+        raise StepRefused(
+            f"pods without an owner would be lost for good: {', '.join(lost)} (move them, or set "
+            "DRAIN_PODS_WITHOUT_OWNER=end)"
+        )
+    if final and left and settings.drain_remaining == "refuse":
+        names = ", ".join(f"{pod.namespace}/{pod.name}" for pod in left)
+        raise StepRefused(f"pods are still on the Node and DRAIN_REMAINING=refuse: {names}")
+
+
+def _apply(opened: Open) -> Steps[None]:
+    """The actuator's part. Once a restart was asked for it is asked again rather than undone."""
+
+    def before_restart() -> Steps[None]:
+        if not opened.restarted:
+            yield from _not_lost(opened)
+            try:
+                yield from _still_ours(opened)
+            except ClusterError as error:
+                raise StepRefused(f"the Lease cannot be read: {error}") from None
+        yield from ask_gate(opened)
+        try:
+            yield from _journal(opened, RESTART)
+        except RegradeError as error:
+            raise StepRefused(f"the journal cannot be written: {error}") from None
+        opened.restarted = True
+
+    for attempt in range(APPLY_TRIES):
+        before = opened.restarted
+        try:
+            yield Apply(opened.target, before_restart, opened_note(opened))
+            return
+        except ApplyFailed as error:
+            if not error.began and not before:
+                opened.restarted = False  # the restart certainly did not begin
+                raise
+            yield Log(f"{opened.words}: {error}")
+            failed: RegradeError = error
+        except (StepRefused, LevelUnknown) as error:
+            if not opened.restarted:
+                raise
+            yield Log(f"{opened.words}: {error}")
+            failed = error
+        if attempt + 1 < APPLY_TRIES:
+            yield Sleep(5 * POLL_SECONDS)
+    raise StepFailed(str(failed), left_open=True)
+
+
+def _verify(opened: Open) -> Steps[None]:
+    """The level runs, the members are the same, our Node is the same and carries the label."""
+    begun = yield Now()
+    while True:
+        try:
+            level = yield CurrentLevel()
+            members: Tuple[Member, ...] = yield ReadMembers()
+            node: Node = yield ReadNode(opened.plan.node)
+            break
+        except (LevelUnknown, ClusterError) as error:
+            now = yield Now()
+            if now.boottime - begun.boottime >= VERIFY_SECONDS:
+                raise StepFailed(f"cannot be verified: {error}", opened.restarted) from None
+            yield Sleep(POLL_SECONDS)
+    if node.uid != opened.uid or opened.member not in _ids(members):
+        raise StepFailed(
+            f"identity changed: Node uid {node.uid} (was {opened.uid}), etcd members "
+            f"{', '.join(_ids(members))} (ours was {opened.member})",
+            left_open=True,
+        )
+    if _ids(members) != opened.members:
+        raise StepFailed(
+            f"etcd's members changed during the step: {', '.join(_ids(members))}, were "
+            f"{', '.join(opened.members)}",
+            left_open=True,
+        )
+    if level != opened.target:
+        raise StepFailed(f"k3s runs at {level}, expected {opened.target}", opened.restarted)
+    if marks.LEVEL not in node.labels:
+        raise StepFailed(f"the label {marks.LEVEL} is gone from {node.name}", opened.restarted)
+
+
+def _finish(opened: Open) -> Steps[None]:
+    """The last write, which clears the intent; then what tells of the step, and the journal closed."""
+    hold = None
+    if not opened.plan.automatic and opened.plan.hold and opened.start != opened.target:
+        hold = opened.target != FULL
+    try:
+        node = yield from write_level(opened, opened.target, True, FINISH_SECONDS, hold)
+    except (StepRefused, ClusterError) as error:
+        raise StepFailed(
+            f"the level is reached, but its last write is not done: {error}", left_open=True
+        ) from None
+    yield from tell(node, "Normal", "Regraded", done_words(opened))
+    if opened.start != opened.target:
+        yield from _note(opened, opened.target, "done")
+    if opened.target == FULL:
+        yield RemoveState(IDENTITY)
+    yield RemoveState(JOURNAL)
+
+
+def tell(node: Node, kind: str, reason: str, message: str) -> Steps[None]:
+    """An Event on the Node; one that cannot be written is only logged."""
+    try:
+        yield RecordEvent(node, kind, reason, message)
+    except ClusterError as error:
+        yield Log(f"the Event {reason} could not be written: {error}")
+
+
+EFFECTS: Dict[Tuple[str, str], Tuple[Callable[[Open], Steps[None]], ...]] = {
+    (FULL, CONTROL_PLANE): (_mark, _drain, _apply, _verify, _finish),
+    (CONTROL_PLANE, ETCD_ONLY): (_drain_again, _mark, _apply, _verify, _finish),
+    (ETCD_ONLY, CONTROL_PLANE): (_apply, _verify, _finish),
+    (CONTROL_PLANE, FULL): (_apply, _verify, _finish),
+    (ETCD_ONLY, ETCD_ONLY): (_apply, _verify, _finish),
+}
+REACHED = (_apply, _verify, _finish)  # what is left where k3s runs at the target already
