@@ -37,9 +37,10 @@ def shared_key(secret: str, purpose: str) -> ec.EllipticCurvePrivateKey:
 
 
 def key_pem(key: Key) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+    """The key as PEM; kube-apiserver reads elliptic-curve keys in their traditional form only."""
+    pkcs8, traditional = serialization.PrivateFormat.PKCS8, serialization.PrivateFormat.TraditionalOpenSSL
+    form = pkcs8 if isinstance(key, ed25519.Ed25519PrivateKey) else traditional
+    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from .balancer import Balancer
 from .election import Election
 from .etcdclient import EtcdClient
 from .kubeapi import KubeAPI
-from .layout import SUPERVISOR_SOCKET, Layout
+from .layout import PROGRAMS, SUPERVISOR_SOCKET, Layout
 from .manifests import Manifests
 from .member import EtcdMember, Refused
 from .processes import Process, Processes
@@ -32,6 +32,8 @@ from .settings import Settings
 CLOUD_CONTROLLER_PORT = 10258
 # k3s ended in 0.9 to 1.8 s after SIGTERM (measured); etcd gets most of that to hand over its leadership.
 ETCD_STOP_SECONDS = 1.2
+# 6444 answers 503 for some seconds at every etcd-only boot, also a good one (measured).
+LIST_SECONDS = 1.5
 
 Exit = tuple[int, str]
 
@@ -205,12 +207,11 @@ class Server:
         assert self._balancer is not None
         listed: list[str] = []
         while not listed:
+            time.sleep(LIST_SECONDS)
             try:
                 listed = self.supervisor.addresses()
             except https.Failure as failure:
                 log.info(f"Failed to get the list of API servers: {failure}")
-            if not listed:
-                time.sleep(0.5)
         self._default = listed[0]
         log.info(f"Running load balancer k3s-agent-load-balancer 127.0.0.1:{self._balancer.port} -> {listed}")
         addresses.save(self.layout, self._default, listed)
@@ -326,6 +327,4 @@ class Server:
 
 def version() -> str:
     """The version of the Kubernetes inside, as the Node says it."""
-    from .layout import PROGRAMS
-
     return (PROGRAMS / "version").read_text().strip()

@@ -59,13 +59,24 @@ func supervised(path string) bool {
 	return path == "/ping" || path == "/cacerts" || path == "/db/info" || strings.HasPrefix(path, "/v1-k3s/")
 }
 
-// unavailable answers as k3s's util.SendError does: a Status object.
+// status is a Kubernetes Status, its fields in the API server's order.
+type status struct {
+	Kind       string   `json:"kind"`
+	APIVersion string   `json:"apiVersion"`
+	Metadata   struct{} `json:"metadata"`
+	Status     string   `json:"status"`
+	Message    string   `json:"message"`
+	Reason     string   `json:"reason"`
+	Code       int      `json:"code"`
+}
+
+// unavailable answers as k3s's util.SendError does.
 func unavailable(writer http.ResponseWriter, message string) {
 	writer.Header().Set("Content-Type", "application/json")
 	writer.WriteHeader(http.StatusServiceUnavailable)
-	_ = json.NewEncoder(writer).Encode(map[string]any{
-		"kind": "Status", "apiVersion": "v1", "metadata": map[string]any{}, "status": "Failure",
-		"message": message, "reason": "ServiceUnavailable", "code": http.StatusServiceUnavailable,
+	_ = json.NewEncoder(writer).Encode(status{
+		Kind: "Status", APIVersion: "v1", Status: "Failure",
+		Message: message, Reason: "ServiceUnavailable", Code: http.StatusServiceUnavailable,
 	})
 }
 
