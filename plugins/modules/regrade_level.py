@@ -41,9 +41,11 @@ options:
     choices: [full, control-plane, etcd-only]
   hold:
     description:
-      - Whether the watcher is to leave the server at this level until it is released.
-      - Where not given, a step to a level below V(full) sets the hold, and a step to V(full) clears it.
+      - Whether a step to a level below V(full) holds the server there, so that the watcher does not step it by itself,
+        and a step to V(full) ends that hold.
+      - With V(false) a hold is left as it is.
     type: bool
+    default: true
 seealso:
   - module: exadev.k3s_regrade.regrade_level_info
 """
@@ -72,7 +74,7 @@ from:
   returned: success
   sample: full
 steps:
-  description: The steps that were made, or in check mode would be made, in order.
+  description: The steps that were made, in order. Empty in check mode.
   type: list
   elements: dict
   returned: success
@@ -111,8 +113,8 @@ REPORTED = ("changed", "level", "from", "steps", "message")
 def arguments_of(params, check_mode):
     """The command's arguments for what the task asks."""
     arguments = ["step", "to", params["level"]]
-    if params["hold"] is not None:
-        arguments.append("--hold" if params["hold"] else "--no-hold")
+    if not params["hold"]:
+        arguments.append("--no-hold")
     if check_mode:
         arguments.append("--check")
     return arguments
@@ -122,7 +124,7 @@ def main():
     module = AnsibleModule(
         argument_spec={
             "level": {"type": "str", "required": True, "choices": LEVELS},
-            "hold": {"type": "bool"},
+            "hold": {"type": "bool", "default": True},
             **COMMAND_ARGUMENTS,
         },
         supports_check_mode=True,
