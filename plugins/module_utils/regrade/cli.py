@@ -13,7 +13,6 @@ import os
 import sys
 
 from .core.errors import (
-    ApplyFailed,
     ClusterError,
     LevelUnknown,
     RegradeError,
@@ -111,12 +110,7 @@ def _tell(error: RegradeError, as_json: bool, automatic: bool) -> int:
     if automatic:
         from .core import pairs
 
-        left_open = (
-            isinstance(error, StepFailed)
-            and error.left_open
-            or isinstance(error, ApplyFailed)
-            and error.began
-        )
+        left_open = getattr(error, "left_open", False) or getattr(error, "began", False)
         _out(pairs.dump({"result": kind, "left_open": str(left_open).lower(), "message": message}), end="")
     elif as_json:
         import json

@@ -78,5 +78,7 @@ def missing_memory(path: str) -> str:
     except OSError as error:
         return f"{path} cannot be read ({error.strerror}): expected meminfo of the kernel"
     if parse_meminfo(text)[0] is None:
-        return f"{path} has no usable MemAvailable and MemTotal (a kernel before 3.14, or lxcfs): nothing can be told"
+        return (
+            f"{path} has no usable MemAvailable and MemTotal (kernel before 3.14, lxcfs): nothing can be told"
+        )
     return ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Any, Callable, Dict, Generator, NamedTuple, Optional, Type
+from typing import Any, Callable, Dict, Generator, NamedTuple, Optional, Protocol, Type
 
 from ..core import lease as leases
 from ..core import requests as ask
@@ -68,6 +68,12 @@ class Hooks:
             self._drive(self._apply.note(facts))
 
 
+class RenewalLike(Protocol):
+    def lost(self) -> str: ...
+
+    def end(self) -> None: ...
+
+
 class Renewal:
     """Renews the Lease every RENEW_SECONDS until it is ended, and remembers the first renewal it lost."""
 
@@ -117,9 +123,12 @@ class Renewal:
 class Driver:
     """Answers requests from a World."""
 
-    def __init__(self, world: World, hooks: Hooks) -> None:
+    def __init__(
+        self, world: World, hooks: Hooks, renewal: Callable[[World, str], RenewalLike] = Renewal
+    ) -> None:
         self.world, self.hooks = world, hooks
-        self._renewal: Optional[Renewal] = None
+        self._start_renewal = renewal
+        self._renewal: Optional[RenewalLike] = None
         w, c = world, world.cluster
         self._answers: Dict[Type[Any], Callable[[Any], Any]] = {
             ask.TakeLock: lambda r: w.lock.acquire(r.purpose),
@@ -183,7 +192,7 @@ class Driver:
             self.hooks.unbind()
 
     def _begin_renewal(self, request: ask.BeginRenewal) -> None:
-        self._renewal = Renewal(self.world, request.holder)
+        self._renewal = self._start_renewal(self.world, request.holder)
 
     def _end_renewal(self, _request: object) -> None:
         if self._renewal:

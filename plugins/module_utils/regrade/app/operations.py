@@ -8,7 +8,7 @@ gathered for a person. Nothing is printed here.
 
 from __future__ import annotations
 
-from typing import Generator, List, NamedTuple, Optional, Tuple, TypeVar
+from typing import Callable, Generator, List, NamedTuple, Optional, Tuple, TypeVar
 
 from ..adapters import psi
 from ..core import gate, marks, reconcile, requests
@@ -42,9 +42,10 @@ class Server(NamedTuple):
     world: World
     hooks: Hooks
     holder: str
+    driver: Callable[[World, Hooks], Driver] = Driver
 
     def run(self, steps: Generator[requests.Request, object, T]) -> T:
-        return Driver(self.world, self.hooks).run(steps)
+        return self.driver(self.world, self.hooks).run(steps)
 
     def plan(self, automatic: bool = False, hold: bool = True, wait: float = 0.0) -> Plan:
         return Plan(self.world.settings.node_name, self.holder, self.world.settings, automatic, hold, wait)

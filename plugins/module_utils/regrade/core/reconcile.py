@@ -20,14 +20,17 @@ from __future__ import annotations
 
 from typing import Dict, NamedTuple, Optional, Tuple
 
+from . import lease as leases
 from . import marks
 from .errors import ApplyFailed, ClusterError, LevelUnknown, StepFailed, StepRefused
 from .levels import ETCD_ONLY, FULL, STAY
-from .model import Member, Node
+from .model import Lease, Member, Node
 from .requests import (
     CurrentLevel,
     Log,
     NewId,
+    Now,
+    ReadLease,
     ReadMembers,
     ReadNode,
     ReadState,
@@ -37,6 +40,7 @@ from .requests import (
     Steps,
     T,
     Trapped,
+    WriteLease,
     WriteState,
 )
 from .step import (
@@ -191,9 +195,24 @@ def _settle(plan: Plan) -> Steps[Settled]:
     elif row.action == REPAIR:
         yield from _repair(plan, node, level, member)
         text = f"{row.words}: {level}"
+    if row.action in (NOTHING, UNDO, CLOSE):
+        yield from _free_left_over(plan)
     if row.action != NOTHING:
         yield Log(f"settled: {text}")
     return Settled(row.action, level, text)
+
+
+def _free_left_over(plan: Plan) -> Steps[None]:
+    """Lets go of a Lease that a killed process of this server still holds: we have the host's lock, and no
+    step is open, so nobody will."""
+    try:
+        found: Lease = yield ReadLease()
+        if found.holder and leases.node_of(found.holder) == plan.node:
+            now = yield Now()
+            yield WriteLease(leases.released(found, now.text))
+            yield Log(f"released the Lease that {found.holder} left behind")
+    except ClusterError as error:
+        yield Log(f"looking for a Lease left behind: {error}")
 
 
 def _keep_open(opened: Open, body: Steps[T]) -> Steps[T]:

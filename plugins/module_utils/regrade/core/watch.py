@@ -119,7 +119,7 @@ def on_sample(watch: Watch, sample: Sample, settings: Settings) -> tuple[Watch, 
             state=state._replace(alerted=False)
         )  # asked for again once the child has ended
     about = f"{state.level}|{decision.verdict}|{decision.action}|{_without_figures(decision.reason)}"
-    if about != watch.said or isinstance(commands[:1] and commands[0], Spawn) and decision.action:
+    if about != watch.said or (commands and decision.action):
         watch = watch._replace(said=about)
         commands = (Say(line(state, decision, settings)), *commands)
     return watch, decision, commands

@@ -1,0 +1,725 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whole steps through operations and driver on a cluster in memory: the order, every undo, every crash."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.app.operations import (
+    Server,
+    release,
+    settle,
+    status,
+    step_to,
+)
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import marks
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.errors import (
+    Conflict,
+    Forbidden,
+    LevelUnknown,
+    RegradeError,
+    StepFailed,
+    StepRefused,
+)
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.levels import direction
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.model import Lease, PeerAnswer
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.step import step
+from ansible_collections.exadev.k3s_regrade.tests.simulation.world import (
+    Cluster,
+    Crash,
+    SteadyRenewal,
+    apply_failed,
+    fails,
+    pod,
+    unreachable,
+)
+
+S = "server1"
+
+
+def assert_untouched(cluster: Cluster, name: str = S) -> None:
+    node = cluster.node(name)
+    assert marks.agrees(node, "full")
+    assert marks.INTENT not in node.annotations
+    assert not node.unschedulable
+    assert "journal" not in cluster.hosts[name].disk
+    assert "identity" not in cluster.hosts[name].disk
+
+
+def assert_free(cluster: Cluster) -> None:
+    assert cluster.api.lease is not None
+    assert cluster.api.lease.holder == ""
+
+
+def assert_at(cluster: Cluster, level: str, name: str = S) -> None:
+    host = cluster.hosts[name]
+    assert (host.running, host.record) == (level, level)
+    assert marks.agrees(cluster.node(name), level)
+    assert marks.INTENT not in cluster.node(name).annotations
+    assert "journal" not in host.disk
+
+
+def test_a_whole_cycle_moves_by_one_level_and_leaves_nothing_behind() -> None:
+    cluster = Cluster()
+    before = cluster.node(S)
+    host = cluster.hosts[S]
+    down = step_to(cluster.process(S), "etcd-only")
+    assert down["changed"]
+    assert [(entry["from"], entry["to"]) for entry in down["steps"]] == [
+        ("full", "control-plane"),
+        ("control-plane", "etcd-only"),
+    ]
+    assert_at(cluster, "etcd-only")
+    assert host.restarts == ["etcd-only"]
+    up = step_to(cluster.process(S), "full")
+    assert [(entry["from"], entry["to"]) for entry in up["steps"]] == [
+        ("etcd-only", "control-plane"),
+        ("control-plane", "full"),
+    ]
+    assert_at(cluster, "full")
+    assert_untouched(cluster)
+    assert_free(cluster)
+    assert host.restarts == ["etcd-only", "control-plane"]
+    after = cluster.node(S)
+    assert after._replace(resource_version="", cordoned_by=()) == before._replace(
+        resource_version="", cordoned_by=()
+    )
+
+
+def test_the_lease_is_held_at_the_restart_and_free_after() -> None:
+    cluster = Cluster()
+    step_to(cluster.process(S), "etcd-only")
+    assert [holder.split("/")[0] for holder in cluster.hosts[S].lease_at_restart] == [S]
+    assert_free(cluster)
+
+
+def test_there_already_changes_and_writes_nothing() -> None:
+    cluster = Cluster()
+    report = step_to(cluster.process(S), "full")
+    assert report["changed"] is False
+    assert report["steps"] == []
+    assert cluster.api.writes == []
+    assert step_to(cluster.process(S), "up")["changed"] is False
+
+
+def test_check_says_what_would_be_done_and_writes_nothing() -> None:
+    cluster = Cluster()
+    report = step_to(cluster.process(S), "etcd-only", check=True)
+    assert report["changed"] is True
+    assert report["to"] == "etcd-only"
+    assert report["level"] == "full"
+    assert cluster.api.writes == []
+    assert cluster.hosts[S].disk == {}
+
+
+def test_a_held_lease_refuses_and_names_holder_and_age() -> None:
+    cluster = Cluster()
+    cluster.api.lease = Lease("server2/beef", 60, "", "", 3, "50")
+    with pytest.raises(StepRefused, match=r"held by server2/beef, seen unchanged for 0 s .*60 s"):
+        step_to(cluster.process(S), "down")
+    cluster.time.sleep(20)
+    with pytest.raises(StepRefused, match=r"seen unchanged for 20 s"):
+        step_to(cluster.process(S), "down")
+    assert_untouched(cluster)
+    assert cluster.api.writes == []
+
+
+def test_a_silent_holders_lease_is_taken_over_only_after_its_own_duration() -> None:
+    cluster = Cluster()
+    cluster.api.lease = Lease("server2/beef", 900, "", "2020-01-01T00:00:00.000000Z", 3, "50")
+    with pytest.raises(StepRefused):
+        step_to(cluster.process(S), "down")
+    cluster.time.sleep(899)
+    with pytest.raises(StepRefused):
+        step_to(cluster.process(S), "down")
+    cluster.time.sleep(1)
+    assert step_to(cluster.process(S), "down")["changed"]
+
+
+def test_a_silent_holder_with_an_open_step_is_not_taken_over() -> None:
+    cluster = Cluster()
+    cluster.api.lease = Lease("server2/beef", 60, "", "", 3, "50")
+    intent = marks.Intent("77", "full", "control-plane", "server2/beef", "cordon")
+    with pytest.raises(StepRefused):
+        step_to(cluster.process(S), "down")
+    cluster.time.sleep(1000)
+    node = cluster.node("server2")
+    cluster.api.set_node("server2", annotations={**node.annotations, marks.INTENT: marks.intent_text(intent)})
+    with pytest.raises(StepRefused, match="server2"):
+        step_to(cluster.process(S), "down")
+    assert_untouched(cluster)
+
+
+def test_an_earlier_process_of_this_server_is_re_entered_at_once() -> None:
+    cluster = Cluster()
+    cluster.api.lease = Lease(f"{S}/dead", 900, "", "", 3, "50")
+    assert step_to(cluster.process(S), "down")["changed"]
+
+
+def test_waiting_for_a_held_lease_is_bounded() -> None:
+    cluster = Cluster()
+    cluster.api.lease = Lease("server2/beef", 600, "", "", 3, "50")
+    begun = cluster.time.seconds
+    with pytest.raises(StepRefused, match="server2/beef"):
+        step_to(cluster.process(S), "down", wait=30)
+    assert 30 <= cluster.time.seconds - begun < 40
+
+
+def test_a_missing_lease_says_to_run_the_role() -> None:
+    cluster = Cluster()
+    cluster.api.lease = None
+    with pytest.raises(StepRefused, match="run it"):
+        step_to(cluster.process(S), "down")
+
+
+@pytest.mark.parametrize("call", ["read_lease", "write_lease"])
+def test_no_permission_on_the_lease_is_not_held_by_another(call: str) -> None:
+    cluster = Cluster()
+    cluster.api.faults.append(fails(call, Forbidden("may not update leases in kube-system"), 99))
+    with pytest.raises(StepRefused, match="may not update leases in kube-system") as caught:
+        step_to(cluster.process(S), "down")
+    assert "held" not in str(caught.value)
+
+
+def test_a_peer_that_is_not_whole_refuses_at_once_and_nothing_is_written() -> None:
+    for change in (
+        {"ready": None},
+        {"ready": False},
+        {"etcd_is_voter": False},
+        {"labels": {marks.LEVEL: "control-plane"}},
+        {"unschedulable": True},
+        {"annotations": {"weave.works/kured-reboot-in-progress": "now"}},
+    ):
+        cluster = Cluster()
+        node = cluster.node("server3")
+        merged = {
+            key: {**getattr(node, key), **value} if isinstance(value, dict) else value
+            for key, value in change.items()
+        }
+        cluster.api.set_node("server3", **merged)
+        begun = cluster.time.seconds
+        with pytest.raises(StepRefused, match="server3"):
+            step_to(cluster.process(S), "down")
+        assert cluster.time.seconds == begun, change
+        assert cluster.api.writes == []
+
+
+def test_a_peer_whose_node_lease_stays_the_same_refuses_within_its_40_seconds() -> None:
+    cluster = Cluster()
+    cluster.api.silent["server2"] = 0.0
+    begun = cluster.time.seconds
+    with pytest.raises(StepRefused, match=r"fresh: .*server2"):
+        step_to(cluster.process(S), "down")
+    assert 40 <= cluster.time.seconds - begun <= 50
+    assert_untouched(cluster)
+    assert_free(cluster)
+
+
+def test_a_peer_whose_own_api_is_silent_refuses() -> None:
+    cluster = Cluster()
+    cluster.api.answers["10.0.0.3"] = PeerAnswer("", "timed out after 5 s")
+    with pytest.raises(StepRefused, match="server3: read of the Lease: timed out"):
+        step_to(cluster.process(S), "down")
+    assert_untouched(cluster)
+    assert_free(cluster)
+
+
+def test_two_voters_never_step() -> None:
+    with pytest.raises(StepRefused, match="quorum: 1 of 2 voters"):
+        step_to(Cluster(2).process(S), "down")
+
+
+def test_a_second_server_does_not_step_while_one_is_below_full() -> None:
+    cluster = Cluster()
+    step_to(cluster.process(S), "down")
+    with pytest.raises(StepRefused, match="full: server1 is at control-plane"):
+        step_to(cluster.process("server2"), "down")
+
+
+def test_a_peer_that_falls_after_the_drain_stops_the_restart_and_the_step_is_undone() -> None:
+    cluster = Cluster()
+    step_to(cluster.process(S), "down")
+    host = cluster.hosts[S]
+
+    def falls(_level: str) -> None:
+        cluster.api.set_node("server2", ready=None)
+
+    host.fail.append(falls)
+    with pytest.raises(StepFailed, match="ready: server2 is not Ready") as caught:
+        step_to(cluster.process(S), "down")
+    assert not caught.value.left_open
+    assert host.restarts == []
+    assert_at(cluster, "control-plane")
+    assert_free(cluster)
+
+
+def test_a_lost_renewal_before_the_restart_stops_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster()
+    step_to(cluster.process(S), "down")
+    monkeypatch.setattr(SteadyRenewal, "why", "not renewed for 60 s")
+    with pytest.raises(StepRefused, match="renewal was lost"):
+        step_to(cluster.process(S), "down")
+    assert cluster.hosts[S].restarts == []
+    assert_at(cluster, "control-plane")
+
+
+def test_a_renewal_lost_after_the_restart_does_not_stop_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster()
+    step_to(cluster.process(S), "down")
+    host = cluster.hosts[S]
+    original = host.api.time.sleep
+
+    def lose(seconds: float) -> None:
+        if host.restarts:
+            monkeypatch.setattr(SteadyRenewal, "why", "409")
+        original(seconds)
+
+    monkeypatch.setattr(host.api.time, "sleep", lose)
+    step_to(cluster.process(S), "down")
+    assert_at(cluster, "etcd-only")
+
+
+def test_a_lease_taken_away_between_intent_and_effect_stops_the_step() -> None:
+    cluster = Cluster()
+
+    def stolen(call: str) -> None:
+        if call == "after change_node" and cluster.api.lease and cluster.api.lease.holder.startswith(S):
+            cluster.api.lease = Lease("server3/feed", 60, "", "", 9, "900")
+
+    cluster.api.faults.append(stolen)
+    with pytest.raises(StepRefused, match="lost to server3/feed"):
+        step_to(cluster.process(S), "down")
+    assert_untouched(cluster)
+    assert cluster.api.lease is not None
+    assert cluster.api.lease.holder == "server3/feed"
+
+
+def test_a_rival_intent_seen_at_the_second_gate_stops_the_step() -> None:
+    cluster = Cluster()
+
+    def rival(call: str) -> None:
+        node = cluster.node("server2")
+        if call == "after change_node" and marks.INTENT not in node.annotations:
+            intent = marks.Intent("9", "full", "control-plane", "server2/1", "cordon")
+            cluster.api.set_node(
+                "server2", annotations={**node.annotations, marks.INTENT: marks.intent_text(intent)}
+            )
+
+    cluster.api.faults.append(rival)
+    with pytest.raises(StepRefused, match="intent: server2 is in a step"):
+        step_to(cluster.process(S), "down")
+    assert_untouched(cluster)
+    assert_free(cluster)
+
+
+def test_writes_whose_answer_is_lost_are_read_back() -> None:
+    cluster = Cluster()
+    cluster.api.faults += [
+        fails("after change_node", unreachable(), 2),
+        fails("after write_lease", unreachable(), 1),
+        fails("change_node", Conflict("changed"), 2),
+    ]
+    step_to(cluster.process(S), "down")
+    assert_at(cluster, "control-plane")
+    assert_free(cluster)
+
+
+def test_drain_leaves_what_stays_and_names_what_blocks() -> None:
+    cluster = Cluster(DRAIN_TIMEOUT_SECONDS="10")
+    cluster.api.pods_by_node[S] = [
+        pod("web"),
+        pod("db"),
+        pod("agent", "DaemonSet"),
+        pod("static", "Node", mirror=True),
+        pod("job", "Job", finished=True),
+        pod("bare", ""),
+    ]
+    cluster.api.stuck["db"] = "Cannot evict pod as it would violate the pod's disruption budget db-pdb"
+    report = step_to(cluster.process(S), "down")
+    assert [other.name for other in cluster.api.pods_by_node[S]] == ["db", "agent", "static", "job", "bare"]
+    remaining = report["steps"][0]["remaining"]
+    assert any("db-pdb" in text for text in remaining)
+    assert any("default/bare: has no owner" in text for text in remaining)
+    assert len(remaining) == 2
+    assert_at(cluster, "control-plane")
+
+
+def test_pods_without_an_owner_refuse_the_restart_unless_told() -> None:
+    cluster = Cluster()
+    step_to(cluster.process(S), "down")
+    cluster.api.pods_by_node[S] = [pod("bare", "")]
+    with pytest.raises(StepRefused, match="default/bare"):
+        step_to(cluster.process(S), "down")
+    assert_at(cluster, "control-plane")
+    cluster.settings["DRAIN_PODS_WITHOUT_OWNER"] = "end"
+    step_to(cluster.process(S), "down")
+    assert_at(cluster, "etcd-only")
+
+
+def test_what_remains_is_ended_by_the_restart_or_forbids_it() -> None:
+    cluster = Cluster(DRAIN_TIMEOUT_SECONDS="4", DRAIN_REMAINING="refuse")
+    cluster.api.pods_by_node[S] = [pod("db")]
+    cluster.api.stuck["db"] = "budget"
+    step_to(cluster.process(S), "down")
+    with pytest.raises(StepFailed, match="DRAIN_REMAINING=refuse") as caught:
+        step_to(cluster.process(S), "down")
+    assert not caught.value.left_open
+    assert_at(cluster, "control-plane")
+    cluster.settings["DRAIN_REMAINING"] = "end"
+    report = step_to(cluster.process(S), "down")
+    assert "default/db" in report["steps"][0]["remaining"][0]
+    assert_at(cluster, "etcd-only")
+
+
+def test_a_persons_cordon_survives_the_whole_cycle() -> None:
+    cluster = Cluster()
+    cluster.api.set_node(S, unschedulable=True, cordoned_by=("kubectl",))
+    step_to(cluster.process(S), "control-plane")
+    assert marks.ours_of(cluster.node(S)) == ("taint",)
+    step_to(cluster.process(S), "full")
+    assert cluster.node(S).unschedulable
+    assert marks.LEVEL not in cluster.node(S).labels
+
+
+def test_a_cordon_set_by_a_person_during_the_step_survives() -> None:
+    cluster = Cluster()
+    step_to(cluster.process(S), "control-plane")
+    cluster.api.set_node(S, cordoned_by=("kubectl",))  # uncordoned and cordoned again by hand
+    step_to(cluster.process(S), "full")
+    assert cluster.node(S).unschedulable
+
+
+def test_an_actuator_that_did_not_begin_is_undone() -> None:
+    cluster = Cluster()
+    step_to(cluster.process(S), "down")
+    cluster.hosts[S].fail.append(apply_failed(began=False))
+    with pytest.raises(StepFailed, match="docker did not answer") as caught:
+        step_to(cluster.process(S), "down")
+    assert not caught.value.left_open
+    assert cluster.hosts[S].noted["outcome"] == "undone"
+    assert_at(cluster, "control-plane")
+    assert_free(cluster)
+
+
+def test_a_restart_that_began_is_asked_again_rather_than_undone() -> None:
+    cluster = Cluster()
+    step_to(cluster.process(S), "down")
+    cluster.hosts[S].fail.append(apply_failed(began=True))
+    step_to(cluster.process(S), "down")
+    assert_at(cluster, "etcd-only")
+
+
+def test_a_changed_member_list_leaves_the_step_open() -> None:
+    cluster = Cluster()
+    step_to(cluster.process(S), "down")
+
+    def replaced(_level: str) -> None:
+        cluster.hosts[S].fail.clear()
+        cluster.time.sleep = lambda seconds: swap(seconds)  # type: ignore[method-assign]
+
+    def swap(seconds: float) -> None:
+        cluster.time.seconds += seconds
+        cluster.etcd[0] = cluster.etcd[0]._replace(id="4242")
+
+    cluster.hosts[S].fail.append(replaced)
+    with pytest.raises(StepFailed, match="4242") as caught:
+        step_to(cluster.process(S), "down")
+    assert caught.value.left_open
+    assert "journal" in cluster.hosts[S].disk
+    assert marks.INTENT in cluster.node(S).annotations
+    with pytest.raises(StepFailed, match="not the one that stepped down"):
+        settle(cluster.process(S))
+
+
+@pytest.mark.parametrize("key", [marks.HOLD, marks.PAUSE, marks.DRY_RUN])
+def test_switches_stop_automatic_steps_and_write_nothing(key: str) -> None:
+    cluster = Cluster()
+    cluster.api.set_node(S, annotations={**cluster.node(S).annotations, key: "true"})
+    with pytest.raises(StepRefused, match=key):
+        step_to(cluster.process(S), "down", automatic=True)
+    assert cluster.api.writes == []
+    assert step_to(cluster.process(S), "down")["changed"], "a step by hand is not held up"
+
+
+def test_a_step_by_hand_sets_a_hold_and_a_step_to_full_ends_it() -> None:
+    cluster = Cluster()
+    step_to(cluster.process(S), "control-plane")
+    assert marks.switch(cluster.node(S), marks.HOLD)
+    step_to(cluster.process(S), "full")
+    assert marks.HOLD not in cluster.node(S).annotations
+    step_to(cluster.process(S), "control-plane", hold=False)
+    assert marks.HOLD not in cluster.node(S).annotations
+    step_to(cluster.process(S), "full", automatic=True)
+    assert_untouched(cluster)
+
+
+def test_release_ends_a_hold_and_says_where_there_is_none() -> None:
+    cluster = Cluster()
+    step_to(cluster.process(S), "control-plane")
+    assert release(cluster.process(S))["changed"] is True
+    assert marks.HOLD not in cluster.node(S).annotations
+    assert release(cluster.process(S))["changed"] is False
+
+
+def test_a_second_process_of_this_host_changes_nothing() -> None:
+    cluster = Cluster()
+    server = cluster.process(S)
+    cluster.hosts[S].locked = "a step down of server1, process 12"
+    with pytest.raises(StepRefused, match="process 12"):
+        step_to(server, "down")
+    assert cluster.api.writes == []
+
+
+def test_a_dead_cluster_refuses() -> None:
+    cluster = Cluster()
+    for call in ("nodes", "node", "read_lease"):
+        cluster.api.faults.append(fails(call, unreachable(), 99))
+    with pytest.raises(StepRefused, match="no API server"):
+        step_to(cluster.process(S), "down")
+
+
+def test_an_unknown_level_is_no_level() -> None:
+    cluster = Cluster()
+    cluster.hosts[S].running = ""
+    with pytest.raises(LevelUnknown):
+        step_to(cluster.process(S), "down")
+    with pytest.raises(LevelUnknown):
+        settle(cluster.process(S))
+
+
+def test_a_step_is_noted_for_the_watcher() -> None:
+    cluster = Cluster()
+    step_to(cluster.process(S), "down", automatic=True)
+    noted = cluster.hosts[S].noted
+    assert (noted["direction"], noted["level"], noted["by"], noted["outcome"]) == (
+        "down",
+        "control-plane",
+        "watcher",
+        "done",
+    )
+
+
+def test_events_tell_of_the_step() -> None:
+    cluster = Cluster()
+    step_to(cluster.process(S), "down")
+    assert cluster.api.events == [
+        (S, "Normal", "Regraded", "server1 stepped down from full to control-plane"),
+    ]
+
+
+# ---- crashes
+
+
+def requests_of(level: str, target: str) -> int:
+    """How many requests the step makes, counted on a run that is not cut off."""
+    cluster = at_level(level)
+    server = cluster.process(S)
+    counted = []
+
+    def driver(world: object, hooks: object) -> object:
+        made = server.driver(world, hooks)  # type: ignore[arg-type]
+        counted.append(made)
+        return made
+
+    kill(server._replace(driver=driver), level, target)  # type: ignore[arg-type]
+    return int(counted[-1].count)
+
+
+def at_level(level: str) -> Cluster:
+    cluster = Cluster(DRAIN_TIMEOUT_SECONDS="4")
+    if level != "full":
+        step_to(cluster.process(S), level, hold=False)
+    cluster.api.pods_by_node[S] = [pod("web")]
+    return cluster
+
+
+def kill(server: Server, level: str, target: str) -> bool:
+    """One step, cut off where the server's process is to be killed."""
+    try:
+        server.run(step(server.plan(), direction(level, target)))
+    except Crash:
+        return True
+    return False
+
+
+MOVES = [
+    ("full", "control-plane"),
+    ("control-plane", "etcd-only"),
+    ("etcd-only", "control-plane"),
+    ("control-plane", "full"),
+]
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(("level", "target"), MOVES)
+def test_a_process_killed_at_any_request_is_ended_by_the_next(level: str, target: str, after: bool) -> None:
+    count = requests_of(level, target)
+    assert count > 20
+    killed = 0
+    for at in range(1, count + 1):
+        cluster = at_level(level)
+        server = cluster.process(S, kill_at=at, after=after)
+        killed += kill(server, level, target)
+        members = [member.id for member in cluster.etcd]
+        done = settle(cluster.process(S))
+        host = cluster.hosts[S]
+        assert done["level"] in (level, target), at
+        assert_at(cluster, done["level"])
+        assert [member.id for member in cluster.etcd] == members
+        assert len(host.restarts) <= 3
+        step_to(cluster.process(S), target)
+        assert_at(cluster, target)
+        assert_free(cluster)
+    assert killed == count
+
+
+@pytest.mark.parametrize(("level", "target"), MOVES)
+def test_killed_and_another_peer_falls_it_still_ends_without_a_restart_below_quorum(
+    level: str, target: str
+) -> None:
+    for at in range(1, requests_of(level, target) + 1):
+        cluster = at_level(level)
+        kill(cluster.process(S, kill_at=at), level, target)
+        host = cluster.hosts[S]
+        before = list(host.restarts)
+        cluster.api.set_node("server2", ready=None)
+        try:
+            settle(cluster.process(S))
+        except RegradeError:
+            pass
+        assert host.restarts == before, at
+        cluster.api.set_node("server2", ready=True)
+        settle(cluster.process(S))
+        assert_at(cluster, host.running)
+
+
+def test_a_stopped_k3s_of_an_open_step_is_started_without_api_or_lease() -> None:
+    for at in range(1, requests_of("control-plane", "etcd-only") + 1):
+        cluster = at_level("control-plane")
+        kill(cluster.process(S, kill_at=at), "control-plane", "etcd-only")
+        host = cluster.hosts[S]
+        host.stopped = True
+        for call in ("nodes", "node", "read_lease", "pods"):
+            cluster.api.faults.append(fails(call, unreachable(), 999))
+        with pytest.raises(RegradeError):
+            settle(cluster.process(S))
+        assert host.stopped is ("journal" not in host.disk), "started only where a step of ours is open"
+
+
+# ---- settling what others left
+
+
+def test_an_intent_gone_while_the_journal_is_open_is_never_resumed() -> None:
+    cluster = at_level("control-plane")
+    host = cluster.hosts[S]
+    host.disk["journal"] = journal("control-plane", "etcd-only", "effects")
+    settle(cluster.process(S))
+    assert "journal" not in host.disk
+    assert host.restarts == []
+    assert_at(cluster, "control-plane")
+
+
+def test_a_journal_that_no_longer_fits_stays_open_and_says_so() -> None:
+    cluster = at_level("control-plane")
+    host = cluster.hosts[S]
+    host.disk["journal"] = journal("control-plane", "etcd-only", "restart")
+    cluster.api.set_node(S, labels={**cluster.node(S).labels, marks.LEVEL: "etcd-only"})
+    with pytest.raises(StepFailed, match="do not agree") as caught:
+        settle(cluster.process(S))
+    assert caught.value.left_open
+    assert "journal" in host.disk
+
+
+def journal(start: str, target: str, phase: str) -> dict[str, object]:
+    return {"id": "ab", "from": start, "to": target, "holder": f"{S}/1", "uid": f"uid-{S}", "member": "1001",
+            "members": ["1001", "1002", "1003"], "boot_id": "boot-1", "phase": phase, "facts": {}}  # fmt: skip
+
+
+def test_an_intent_without_a_journal_is_cleared_and_the_marks_made_right() -> None:
+    cluster = Cluster()
+    intent = marks.Intent("lost", "full", "control-plane", f"{S}/1", "cordon")
+    cluster.api.set_node(
+        S, annotations={**cluster.node(S).annotations, marks.INTENT: marks.intent_text(intent)}
+    )
+    assert settle(cluster.process(S))["action"] == "repaired"
+    assert_untouched(cluster)
+    assert_free(cluster)
+
+
+def test_an_unreadable_intent_is_cleared_too() -> None:
+    cluster = Cluster()
+    cluster.api.set_node(S, annotations={**cluster.node(S).annotations, marks.INTENT: "{"})
+    settle(cluster.process(S))
+    assert_untouched(cluster)
+
+
+def test_a_level_set_by_another_hand_is_adopted() -> None:
+    cluster = Cluster()
+    host = cluster.hosts[S]
+    host.running = host.record = "etcd-only"
+    assert settle(cluster.process(S))["level"] == "etcd-only"
+    assert_at(cluster, "etcd-only")
+    assert host.restarts == []
+    step_to(cluster.process(S), "full")
+    assert_untouched(cluster)
+
+
+def test_left_over_marks_at_full_are_cleared_unless_held() -> None:
+    cluster = Cluster()
+    step_to(cluster.process(S), "control-plane")
+    host = cluster.hosts[S]
+    host.running = host.record = "full"
+    assert settle(cluster.process(S))["action"] == "nothing", "held by the step by hand"
+    release(cluster.process(S))
+    assert settle(cluster.process(S))["action"] == "repaired"
+    assert_untouched(cluster)
+
+
+def test_a_trap_found_later_is_cured_by_a_step_of_its_own() -> None:
+    cluster = Cluster()
+    step_to(cluster.process(S), "etcd-only")
+    host = cluster.hosts[S]
+    host.is_trapped = True
+    assert settle(cluster.process(S), automatic=True)["action"] == "cured"
+    assert host.restarts == ["etcd-only", "etcd-only"]
+    assert host.lease_at_restart[-1].startswith(S)
+    assert_at(cluster, "etcd-only")
+    assert_free(cluster)
+
+
+def test_a_node_made_anew_while_below_full_stops_everything() -> None:
+    cluster = Cluster()
+    step_to(cluster.process(S), "etcd-only")
+    cluster.api.set_node(S, uid="uid-new")
+    for act in (lambda: settle(cluster.process(S)), lambda: step_to(cluster.process(S), "up")):
+        with pytest.raises(StepFailed, match="uid-new"):
+            act()
+    assert cluster.hosts[S].restarts == ["etcd-only"]
+    assert cluster.api.events[-1][2] == "RegradeAlarm"
+
+
+def test_settling_a_server_that_is_well_writes_nothing() -> None:
+    cluster = Cluster()
+    assert settle(cluster.process(S)) == {
+        "changed": False,
+        "action": "nothing",
+        "level": "full",
+        "message": "level and marks agree, no step is open",
+    }
+    assert cluster.api.writes == []
+
+
+# ---- status
+
+
+def test_status_tells_each_check_and_what_stands_in_the_way(tmp_path: object) -> None:
+    cluster = Cluster(LOCK_FILE=f"{tmp_path}/lock")
+    cluster.api.set_node("server3", ready=None)
+    report = status(cluster.process(S))
+    assert report["level"] == report["recorded"] == report["label"] == "full"
+    assert {item["check"]: item["ok"] for item in report["gate"]} == {
+        "members": True, "quorum": True, "ready": False, "voter": True, "full": True, "intent": True,
+        "serviced": True, "fresh": None, "api": True,
+    }  # fmt: skip
+    assert "server3 is not Ready" in report["next"]
+    assert report["lease"] == {"holder": "", "free": True, "error": ""}
+    assert cluster.api.writes == []
