@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Marks on a Node: one write a level, a person's cordon kept, and what can be read of an intent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import marks
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.model import Node, Taint
+
+OTHER = Taint("CriticalAddonsOnly", "true", "NoExecute")
+INTENT = marks.Intent("ab12", "full", "control-plane", "pi1/01", "cordon,taint,label")
+
+
+def node(**changes: Any) -> Node:
+    made = Node("pi1", "u", "1", "", (), {}, {}, (OTHER,), False, (), True, "", None)
+    return made._replace(**changes)
+
+
+def test_down_from_full_is_one_write_of_cordon_taint_label_and_mark() -> None:
+    change = marks.at_level(node(), "control-plane", INTENT)
+    assert change.unschedulable is True
+    assert change.taints == (OTHER, Taint(marks.LEVEL, "control-plane", "NoSchedule"))
+    assert change.labels == {marks.LEVEL: "control-plane"}
+    assert change.annotations[marks.OURS] == "cordon,taint"
+    assert marks.intent_of(node(annotations={marks.INTENT: change.annotations[marks.INTENT]})) == INTENT
+
+
+def test_field_shape_n5_a_persons_cordon_is_not_marked_as_ours() -> None:
+    change = marks.at_level(node(unschedulable=True), "control-plane", INTENT)
+    assert change.annotations[marks.OURS] == "taint"
+
+
+def test_further_down_keeps_what_is_ours() -> None:
+    below = node(
+        unschedulable=True,
+        labels={marks.LEVEL: "control-plane"},
+        annotations={marks.OURS: "cordon,taint"},
+        taints=(Taint(marks.LEVEL, "control-plane", "NoSchedule"), OTHER),
+    )
+    assert marks.agrees(below, "control-plane")
+    change = marks.at_level(below, "etcd-only", INTENT)
+    assert change.annotations[marks.OURS] == "cordon,taint"
+    assert change.taints == (OTHER, Taint(marks.LEVEL, "etcd-only", "NoSchedule"))
+
+
+@pytest.mark.parametrize(
+    ("ours", "managers", "uncordoned"),
+    [
+        ("cordon,taint", ("k3s-regrade",), False),
+        ("cordon,taint", ("kubectl",), None),
+        ("cordon,taint", (), None),
+        ("taint", ("k3s-regrade",), None),
+    ],
+)
+def test_up_to_full_uncordons_only_what_is_ours_twice_over(ours: str, managers: Any, uncordoned: Any) -> None:
+    below = node(
+        unschedulable=True,
+        cordoned_by=managers,
+        labels={marks.LEVEL: "control-plane"},
+        annotations={marks.OURS: ours},
+    )
+    change = marks.at_level(below, "full", None)
+    assert change.unschedulable is uncordoned
+    assert change.labels == {marks.LEVEL: None}
+    assert change.annotations == {marks.INTENT: None, marks.OURS: None}
+    assert change.taints == (OTHER,)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "3", '{"id": 1}', '{"id":"a","from":"b","to":"c","holder":"d"}'])
+def test_an_intent_that_cannot_be_read_is_still_an_intent(text: str) -> None:
+    found = marks.intent_of(node(annotations={marks.INTENT: text}))
+    assert found is not None
+    assert found.id == ""
+
+
+def test_no_intent() -> None:
+    assert marks.intent_of(node()) is None
+    assert marks.intent_of(node(annotations={marks.INTENT: ""})) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "on"),
+    [("true", True), ("since Monday", True), ("false", False), ("No", False), ("0", False), ("", False)],
+)
+def test_switches(value: str, on: bool) -> None:
+    assert marks.switch(node(annotations={marks.HOLD: value}), marks.HOLD) is on
+
+
+@pytest.mark.parametrize("lost", ["label", "taint", "cordon", "ours"])
+def test_marks_that_lack_something_do_not_agree(lost: str) -> None:
+    whole = node(
+        unschedulable=True,
+        labels={marks.LEVEL: "etcd-only"},
+        annotations={marks.OURS: "taint"},
+        taints=(Taint(marks.LEVEL, "etcd-only", "NoSchedule"),),
+    )
+    assert marks.agrees(whole, "etcd-only")
+    less = {
+        "label": {"labels": {}},
+        "taint": {"taints": ()},
+        "cordon": {"unschedulable": False},
+        "ours": {"annotations": {}},
+    }
+    assert not marks.agrees(whole._replace(**less[lost]), "etcd-only")
