@@ -10,7 +10,7 @@ Knows nothing of HTTP, Kubernetes or Docker.
 from __future__ import annotations
 
 import threading
-from typing import Callable, List, Tuple, TypeVar
+from typing import Callable, TypeVar
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ def within(seconds: float, call: Callable[[], T]) -> T:
     The call goes on in its own thread after that, so it must have time-outs of its own that end it, and
     whatever it writes must be conditional.
     """
-    done: List[Tuple[T, None] | Tuple[None, BaseException]] = []
+    done: list[tuple[T, None] | tuple[None, BaseException]] = []
 
     def run() -> None:
         try:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Copyright: the exadev.k3s_regrade contributors
-"""One container of one Docker engine: inspect, exec, restart, start, put a file; bounded, with errors in one line.
+"""One container of one Docker engine: inspect, exec, restart, start, put a file; bounded, errors in one line.
 
 Built on the `docker` SDK with the API version negotiated. Nothing here knows k3s or levels.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import tarfile
 import time
-from typing import Any, Callable, Dict, NamedTuple, NoReturn, Tuple, TypeVar
+from typing import Any, Callable, NamedTuple, NoReturn, TypeVar
 
 from ..ports import RegradeError
 from .bounded import OutOfTime, within
@@ -44,11 +44,13 @@ class Engine:
         self._timeout = timeout
         self._api: Any = None
 
-    def inspect(self) -> Dict[str, Any]:
-        found: Dict[str, Any] = self._do("inspect", self._timeout, lambda api: api.inspect_container(self.name))
+    def inspect(self) -> dict[str, Any]:
+        found: dict[str, Any] = self._do(
+            "inspect", self._timeout, lambda api: api.inspect_container(self.name)
+        )
         return found
 
-    def security_options(self) -> Tuple[str, ...]:
+    def security_options(self) -> tuple[str, ...]:
         return tuple(self._do("info", self._timeout, lambda api: api.info()).get("SecurityOptions") or ())
 
     def run(self, script: str, limit: float) -> Result:
@@ -60,7 +62,9 @@ class Engine:
             # body, which has an end and a time-out; the SDK's own reader polls its socket without either.
             got = api.post(
                 f"{api.base_url}/v{api.api_version}/exec/{made['Id']}/start",
-                json={"Detach": False, "Tty": False}, stream=True, timeout=limit,
+                json={"Detach": False, "Tty": False},
+                stream=True,
+                timeout=limit,
             )
             try:
                 _check(got)
@@ -73,7 +77,7 @@ class Engine:
         return self._do("exec", limit, call)
 
     def restart(self, stop_timeout: float, limit: float) -> None:
-        """One call: the engine stops the container, killing it after `stop_timeout`, and starts it at once."""
+        """One call: the engine stops the container, kills it after `stop_timeout`, and starts it at once."""
 
         def call(api: Any) -> None:
             path = f"{api.base_url}/v{api.api_version}/containers/{self.name}/restart"
@@ -121,8 +125,9 @@ class Engine:
         try:
             return within(limit, lambda: call(self._client()))
         except OutOfTime as error:
-            raise EngineError(f"Docker at {self.host} gave no answer to {what} of container {self.name}: {error}",
-                              sent=True) from None
+            raise EngineError(
+                f"Docker at {self.host} gave no answer to {what} of container {self.name}: {error}", sent=True
+            ) from None
         except Exception as error:
             self._explain(what, error)
 
@@ -134,28 +139,48 @@ class Engine:
         said = " ".join(str(getattr(error, "explanation", None) or error).split())[:300]
         subject = f"{what} of container {self.name}"
         if status == 404 and "no such container" in said.lower():
-            raise EngineError(f"no container named {self.name} at {self.host}; set CONTAINER to the name of the k3s "
-                              "container", sent=False, status=status) from None
+            raise EngineError(
+                f"no container named {self.name} at {self.host}; set CONTAINER to the name of "
+                "the k3s "
+                "container",
+                sent=False,
+                status=status,
+            ) from None
         if status == 403:
-            raise EngineError(f"{subject} is forbidden (403) by what answers at {self.host}: a socket proxy must allow "
-                              "GET, POST, EXEC and ALLOW_RESTARTS for containers", sent=False, status=status) from None
+            raise EngineError(
+                f"{subject} is forbidden (403) by what answers at {self.host}: a socket proxy "
+                "must allow "
+                "GET, POST, EXEC and ALLOW_RESTARTS for "
+                "containers",
+                sent=False,
+                status=status,
+            ) from None
         if status == 409 and what == "exec":
             raise EngineError(f"{subject}: it is not running ({said})", sent=False, status=status) from None
         if status:
             raise EngineError(f"{subject} failed: {said}", sent=status >= 500, status=status) from None
         cause = _root(error)
         if isinstance(cause, FileNotFoundError):
-            raise EngineError(f"no Docker socket at {self.host}: set DOCKER_HOST (`docker context inspect` tells it) "
-                              "and mount it into this service", sent=False) from None
+            raise EngineError(
+                f"no Docker socket at {self.host}: set DOCKER_HOST (`docker context inspect` "
+                "tells it) "
+                "and mount it into this service",
+                sent=False,
+            ) from None
         if isinstance(cause, PermissionError):
-            raise EngineError(f"permission denied on the Docker socket {self.host}: run as root or in its group, and "
-                              "where SELinux is enforcing give this service `security_opt: [label=disable]`",
-                              sent=False) from None
+            raise EngineError(
+                f"permission denied on the Docker socket {self.host}: run as root or in its "
+                "group, and "
+                "where SELinux is enforcing give this service `security_opt: [label=disable]`",
+                sent=False,
+            ) from None
         if isinstance(cause, ConnectionRefusedError):
-            raise EngineError(f"no Docker engine listens at {self.host} (connection refused): is dockerd running?",
-                              sent=False) from None
+            raise EngineError(
+                f"no Docker engine listens at {self.host} (connection refused): is dockerd running?",
+                sent=False,
+            ) from None
         if isinstance(error, (DockerException, requests.RequestException, OSError, ValueError)):
-            # Negotiating the version comes before anything is asked; its text (too old, too new) is the engine's own.
+            # Negotiating the version comes first; its text (too old, too new) is the engine's own.
             sent = self._api is not None
             raise EngineError(f"{subject} at {self.host}: {said}", sent=sent) from None
         raise error
@@ -179,18 +204,18 @@ def _root(error: BaseException) -> BaseException:
     while seen < 10:
         inner = [arg for arg in error.args if isinstance(arg, BaseException)]
         below = error.__cause__ or error.__context__ or (inner[0] if inner else None)
-        if isinstance(error, OSError) and error.errno is not None or below is None:
+        if (isinstance(error, OSError) and error.errno is not None) or below is None:
             break
         error, seen = below, seen + 1
     return error
 
 
-def _streams(raw: bytes) -> Tuple[str, str]:
+def _streams(raw: bytes) -> tuple[str, str]:
     """stdout and stderr of Docker's multiplexed stream: frames of type, three zeros, length, data."""
-    parts: Dict[int, bytes] = {1: b"", 2: b""}
+    parts: dict[int, bytes] = {1: b"", 2: b""}
     at = 0
     while at + 8 <= len(raw):
-        kind, size = raw[at], int.from_bytes(raw[at + 4:at + 8], "big")
-        parts[kind] = parts.get(kind, b"") + raw[at + 8:at + 8 + size]
+        kind, size = raw[at], int.from_bytes(raw[at + 4 : at + 8], "big")
+        parts[kind] = parts.get(kind, b"") + raw[at + 8 : at + 8 + size]
         at += 8 + size
     return parts[1].decode("utf-8", "replace"), parts[2].decode("utf-8", "replace")

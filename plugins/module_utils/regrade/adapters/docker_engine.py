@@ -20,7 +20,7 @@ from __future__ import annotations
 import secrets
 import shlex
 import time
-from typing import TYPE_CHECKING, List, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..core.levels import CONTROL_PLANE, ETCD_ONLY, FULL, LEVELS
 from ..core.model import Lease, Member
@@ -39,7 +39,7 @@ LOOK_SECONDS = 2.0  # of one HTTPS look at our own server
 HEALTH_SECONDS = 4  # etcd without a quorum answers after more than 5 s
 DATABASE_SECONDS = 10.0  # kubectl in the container, 4 s of it for the request
 DATABASE_PAUSE_SECONDS = 5.0  # kubectl takes 22 MiB for a moment: not every second
-BALANCER_PATIENCE_SECONDS = 20.0  # k3s-facts: 6444 says 503 for some seconds at every boot
+BALANCER_PATIENCE_SECONDS = 20.0  # 6444 says 503 for some seconds at every boot (measured)
 BALANCER_PAUSE_SECONDS = 8.0  # between looks through kubectl
 CRASHES = 2  # restarts nobody asked for, before the level was reached
 CONFIG_KEYS = ("data-dir", "node-ip", "https-listen-port")
@@ -56,7 +56,7 @@ class _State(NamedTuple):
     restarting: bool
     restarts: int
     exit_code: int
-    addresses: Tuple[str, ...]  # Docker's own; none with the host's network
+    addresses: tuple[str, ...]  # Docker's own; none with the host's network
 
 
 class _Server(NamedTuple):
@@ -65,7 +65,7 @@ class _Server(NamedTuple):
     container: str
     place: record.Place
     data: str
-    addresses: Tuple[str, ...]  # the server's own, empty where only etcd's sockets tell them
+    addresses: tuple[str, ...]  # the server's own, empty where only etcd's sockets tell them
     api_port: int
     host_network: bool
 
@@ -74,25 +74,25 @@ class _Before(NamedTuple):
     """What is compared after a restart."""
 
     state: _State
-    member: Optional[Member]
+    member: Member | None
     heartbeat: str
-    record: Optional[str]
+    record: str | None
 
 
 class DockerActuator:
     """Built for one step or one look; `hooks` are the step's, None where nothing is to be applied."""
 
-    def __init__(self, settings: Settings, cluster: Cluster, hooks: Optional[StepHooks] = None) -> None:
+    def __init__(self, settings: Settings, cluster: Cluster, hooks: StepHooks | None = None) -> None:
         self._settings = settings
         self._cluster = cluster
         self._hooks = hooks
         self._engine = Engine(settings.docker_host, settings.container, settings.call_timeout_seconds)
-        self._server_of: Optional[_Server] = None
+        self._server_of: _Server | None = None
         self._began = False  # whether this apply_level may have begun a restart
 
     # --- ports.Actuator ---
 
-    def levels(self) -> Tuple[str, ...]:
+    def levels(self) -> tuple[str, ...]:
         return LEVELS
 
     def current_level(self) -> str:
@@ -163,7 +163,7 @@ class DockerActuator:
 
     # --- ports.LocalEtcd ---
 
-    def members(self) -> Tuple[Member, ...]:
+    def members(self) -> tuple[Member, ...]:
         try:
             server = self._server()
             port = self._https_port(server)
@@ -173,8 +173,11 @@ class DockerActuator:
         try:
             return probe.members(said)
         except ValueError:
-            raise LevelUnknown(f"etcd's member list cannot be read: k3s answered /db/info on port {port} with "
-                               f"{said.strip()[:200]!r}") from None
+            raise LevelUnknown(
+                f"etcd's member list cannot be read: k3s answered /db/info on port {port} "
+                "with "
+                f"{said.strip()[:200]!r}"
+            ) from None
 
     def healthy(self) -> bool:
         try:
@@ -197,7 +200,11 @@ class DockerActuator:
             restarts=int(found.get("RestartCount") or 0),
             exit_code=int(state.get("ExitCode") or 0),
             addresses=tuple(
-                net[key] for net in networks.values() for key in ("IPAddress", "GlobalIPv6Address") if net.get(key)),
+                net[key]
+                for net in networks.values()
+                for key in ("IPAddress", "GlobalIPv6Address")
+                if net.get(key)
+            ),
         )
 
     def _server(self) -> _Server:
@@ -206,14 +213,14 @@ class DockerActuator:
         if self._server_of is not None and self._server_of.container == found.get("Id"):
             return self._server_of
         config = record.config_file(found)
-        told = ""
-        if (found.get("State") or {}).get("Running"):
-            told = self._engine.run(_config_script(config), self._light_seconds()).output
+        told = self._configured(config)
         data = record.data_folder(found, probe.yaml_value(told, "data-dir"))
         node_ip = record.flag(found, "--node-ip", "-i") or probe.yaml_value(told, "node-ip")
         host_network = (found.get("HostConfig") or {}).get("NetworkMode") == "host"
         networks = (found.get("NetworkSettings") or {}).get("Networks") or {}
-        addresses = node_ip.strip("[]").split(",") if node_ip else [net.get("IPAddress") for net in networks.values()]
+        addresses = (
+            node_ip.strip("[]").split(",") if node_ip else [net.get("IPAddress") for net in networks.values()]
+        )
         port = record.flag(found, "--https-listen-port") or probe.yaml_value(told, "https-listen-port")
         server = _Server(
             container=found.get("Id") or "",
@@ -227,23 +234,37 @@ class DockerActuator:
             self._server_of = server
         return server
 
+    def _configured(self, config: str) -> str:
+        """The lines of k3s's configuration we need, "" where the container takes no exec now."""
+        try:
+            return self._engine.run(_config_script(config), self._light_seconds()).output
+        except EngineError as error:
+            if error.status == 409:
+                return ""
+            raise
+
     def _refuse_unfit(self) -> None:
         """Raises StepRefused for a container whose vote a step could lose."""
         found = self._engine.inspect()
         policy = ((found.get("HostConfig") or {}).get("RestartPolicy") or {}).get("Name") or ""
         if policy in REFUSED_POLICIES:
             raise StepRefused(
-                f"container {self._settings.container} has restart policy {policy or 'no'!r}: k3s would stay away after "
-                "it ends with code 0, and its vote with it; set `restart: unless-stopped` in Compose")
+                f"container {self._settings.container} has restart policy {policy or 'no'!r}: k3s would stay "
+                "away after "
+                "it ends with code 0, and its vote with it; set `restart: unless-stopped` in Compose"
+            )
         if any("name=rootless" in option for option in self._security_options()):
-            raise StepRefused(f"the Docker engine at {self._settings.docker_host} is rootless, where k3s is not "
-                              "supported as a server; use the engine of the system")
+            raise StepRefused(
+                f"the Docker engine at {self._settings.docker_host} is rootless, where k3s is "
+                "not "
+                "supported as a server; use the engine of the system"
+            )
         try:
             self._server()
         except record.RecordRefused as error:
             raise StepRefused(str(error)) from None
 
-    def _security_options(self) -> Tuple[str, ...]:
+    def _security_options(self) -> tuple[str, ...]:
         try:
             return self._engine.security_options()
         except EngineError as error:
@@ -253,23 +274,26 @@ class DockerActuator:
 
     # --- the record ---
 
-    def _read_record(self, server: _Server) -> Optional[str]:
+    def _read_record(self, server: _Server) -> str | None:
         """Raises LevelUnknown where it cannot be read."""
         readable, text = record.shown(
-            self._engine.run(record.script_show(server.place.path), self._light_seconds()).output)
+            self._engine.run(record.script_show(server.place.path), self._light_seconds()).output
+        )
         if not readable:
-            raise LevelUnknown(f"the record {server.place.path} cannot be read in container "
-                               f"{self._settings.container}; look at its data volume")
+            raise LevelUnknown(
+                f"the record {server.place.path} cannot be read in container "
+                f"{self._settings.container}; look at its data volume"
+            )
         return text
 
-    def _linked(self, server: _Server, text: Optional[str]) -> bool:
+    def _linked(self, server: _Server, text: str | None) -> bool:
         """Whether k3s reads the record: a recreated container has lost the link to it."""
         if not server.place.link:
             return True
         output = self._engine.run(record.script_show(server.place.link), self._light_seconds()).output
         return record.shown(output) == (True, text)
 
-    def _level_recorded(self, server: _Server, text: Optional[str]) -> str:
+    def _level_recorded(self, server: _Server, text: str | None) -> str:
         try:
             return record.level_of(text)
         except record.RecordWrong as error:
@@ -279,23 +303,30 @@ class DockerActuator:
         """Raises ApplyFailed(began=False); what was there before may be gone then, see `_put_back`."""
         self._lay(server, record.text_for(level, self._port()) or None)
 
-    def _lay(self, server: _Server, text: Optional[str]) -> None:
+    def _lay(self, server: _Server, text: str | None) -> None:
         token = secrets.token_hex(4)
-        script = record.script_remove(server.place) if text is None else record.script_write(
-            server.place, text, token)
+        script = (
+            record.script_remove(server.place)
+            if text is None
+            else record.script_write(server.place, text, token)
+        )
         done = self._engine.run(script, WRITE_SECONDS)
         if done.code != 0 or record.shown(done.output) != (True, text):
             why = " ".join(done.errors.split()) or f"it reads back {done.output[:60]!r}"
-            raise ApplyFailed(f"the record {server.place.path} could not be written (full or read-only disk?): {why}; "
-                              "k3s was not restarted", began=False)
+            raise ApplyFailed(
+                f"the record {server.place.path} could not be written (full or read-only "
+                f"disk?): {why}; "
+                "k3s was not restarted",
+                began=False,
+            )
 
-    def _put_back(self, server: _Server, old: Optional[str]) -> str:
+    def _put_back(self, server: _Server, old: str | None) -> str:
         """Words on how it went, for the error that is on its way."""
         try:
             self._lay(server, old)
             return "the old record is back"
         except (EngineError, ApplyFailed) as error:
-            return f"THE OLD RECORD COULD NOT BE PUT BACK ({error}): the next restart of k3s would follow the new one"
+            return f"THE OLD RECORD COULD NOT BE PUT BACK ({error}): a restart would follow the new one"
 
     def _port(self) -> int:
         return self._settings.etcd_only_https_port
@@ -305,15 +336,17 @@ class DockerActuator:
     def _light_seconds(self) -> float:
         return self._settings.call_timeout_seconds + HEALTH_SECONDS
 
-    def _own_addresses(self, server: _Server) -> Tuple[str, ...]:
+    def _own_addresses(self, server: _Server) -> tuple[str, ...]:
         if server.addresses:
             return server.addresses
-        tables = self._engine.run("cat /proc/net/tcp /proc/net/tcp6 2>/dev/null", self._light_seconds()).output
+        tables = self._engine.run(
+            "cat /proc/net/tcp /proc/net/tcp6 2>/dev/null", self._light_seconds()
+        ).output
         return probe.node_addresses(probe.listeners(tables))
 
     def _level(self, server: _Server, state: _State) -> str:
         """Raises LevelUnknown, EngineError."""
-        said: List[str] = []
+        said: list[str] = []
         ports = _distinct(server.api_port, self._port())
         moved = 0
         while ports:
@@ -331,7 +364,7 @@ class DockerActuator:
             raise LevelUnknown(f"k3s is booting or not ready: its /readyz says {'; '.join(said)}")
         return self._level_inside(server, state, moved or self._port())
 
-    def _reached_at(self, server: _Server) -> Tuple[str, ...]:
+    def _reached_at(self, server: _Server) -> tuple[str, ...]:
         """Where our own network may reach the server."""
         return server.addresses or (("127.0.0.1",) if server.host_network else ())
 
@@ -341,15 +374,17 @@ class DockerActuator:
         return CONTROL_PLANE if recorded == CONTROL_PLANE else FULL
 
     def _level_inside(self, server: _Server, state: _State, moved: int) -> str:
-        """Where our network does not reach the server: its listening sockets and etcd's health, in one exec."""
+        """Where our network does not reach the server: its sockets and etcd's health, in one exec."""
         script = "cat /proc/net/tcp /proc/net/tcp6 2>/dev/null\necho ==\n" + _health_script()
         output = self._engine.run(script, self._light_seconds()).output
         tables, _sep, health = output.partition("\n==\n")
         ports = {port for _address, port in probe.listeners(tables)}
         since = f"container started {state.started}"
         if not probe.healthy(health):
-            raise LevelUnknown(f"etcd in container {self._settings.container} is not healthy ({since}): "
-                               f"{' '.join(health.split())[:200] or 'no answer on 2381'}")
+            raise LevelUnknown(
+                f"etcd in container {self._settings.container} is not healthy ({since}): "
+                f"{' '.join(health.split())[:200] or 'no answer on 2381'}"
+            )
         if {server.api_port, probe.KUBELET_PORT, probe.SCHEDULER_PORT} <= ports:
             return self._between(server)
         if moved and moved in ports and server.api_port not in ports:
@@ -359,8 +394,10 @@ class DockerActuator:
             said = self._raw(server.api_port, "/readyz")
             if "apiserver disabled" in said:
                 return ETCD_ONLY
-        raise LevelUnknown(f"k3s in container {self._settings.container} is booting ({since}): listening on "
-                           f"{', '.join(str(port) for port in sorted(ports)) or 'nothing'}")
+        raise LevelUnknown(
+            f"k3s in container {self._settings.container} is booting ({since}): listening on "
+            f"{', '.join(str(port) for port in sorted(ports)) or 'nothing'}"
+        )
 
     def _https_port(self, server: _Server) -> int:
         """Where k3s's HTTPS listens now: the moved port at etcd-only, else its own."""
@@ -371,14 +408,19 @@ class DockerActuator:
             for port in (server.api_port, moved):
                 if probe.look(address, port, LOOK_SECONDS).status:
                     return port
-        tables = self._engine.run("cat /proc/net/tcp /proc/net/tcp6 2>/dev/null", self._light_seconds()).output
+        tables = self._engine.run(
+            "cat /proc/net/tcp /proc/net/tcp6 2>/dev/null", self._light_seconds()
+        ).output
         ports = {port for _address, port in probe.listeners(tables)}
         return moved if moved in ports and server.api_port not in ports else server.api_port
 
     def _raw(self, port: int, path: str) -> str:
         """What k3s answers on its loopback, through its own kubectl; its error text where it refuses."""
-        script = (f"kubectl get --raw '{path}' --server 'https://127.0.0.1:{port}' --insecure-skip-tls-verify "
-                  "--request-timeout=4s 2>&1 </dev/null")
+        script = (
+            f"kubectl get --raw '{path}' --server 'https://127.0.0.1:{port}' "
+            "--insecure-skip-tls-verify "
+            "--request-timeout=4s 2>&1 </dev/null"
+        )
         try:
             return self._engine.run(script, DATABASE_SECONDS).output
         except EngineError as error:
@@ -386,7 +428,7 @@ class DockerActuator:
 
     # --- restarting ---
 
-    def _await_known(self, name: str) -> Tuple[str, bool]:
+    def _await_known(self, name: str) -> tuple[str, bool]:
         """The running level, waiting while k3s boots; and whether it was booting when we came."""
         end = time.monotonic() + self._settings.boot_timeout_seconds
         booted = self._began
@@ -398,8 +440,11 @@ class DockerActuator:
             except LevelUnknown as error:
                 why = str(error)
             if time.monotonic() >= end:
-                raise ApplyFailed(f"the running level did not become known within "
-                                  f"{self._settings.boot_timeout_seconds:g} s: {why}", began=self._began)
+                raise ApplyFailed(
+                    f"the running level did not become known within "
+                    f"{self._settings.boot_timeout_seconds:g} s: {why}",
+                    began=self._began,
+                )
             if state.restarting and state.restarts >= CRASHES and not self._began:
                 # A step that was interrupted left it ending again and again: with the record of the level
                 # that is wanted it is started once. It has no vote to lose now.
@@ -408,16 +453,18 @@ class DockerActuator:
             booted = True
             time.sleep(POLL_SECONDS)
 
-    def _restart_into(self, server: _Server, name: str, old: Optional[str], hooks: StepHooks) -> None:
-        """The record, one restart, and everything that must hold after it. Raises ApplyFailed, StepRefused."""
+    def _restart_into(self, server: _Server, name: str, old: str | None, hooks: StepHooks) -> None:
+        """The record, one restart, and all that must hold after it. Raises ApplyFailed, StepRefused."""
         before = self._before(server, name, old)
-        hooks.note({
-            "container": before.state.id,
-            "started_at": before.state.started,
-            "record_before": self._level_recorded(server, old),
-            "member": before.member.id if before.member else "",
-            "heartbeat": before.heartbeat,
-        })
+        hooks.note(
+            {
+                "container": before.state.id,
+                "started_at": before.state.started,
+                "record_before": self._level_recorded(server, old),
+                "member": before.member.id if before.member else "",
+                "heartbeat": before.heartbeat,
+            }
+        )
         try:
             self._write_record(server, name)
         except (ApplyFailed, EngineError) as error:
@@ -427,14 +474,17 @@ class DockerActuator:
         except StepRefused as error:
             raise StepRefused(f"{error}; k3s was not restarted, {self._put_back(server, old)}") from None
         except RegradeError as error:
-            raise ApplyFailed(f"{error}; k3s was not restarted, {self._put_back(server, old)}", began=self._began) from None
+            raise ApplyFailed(
+                f"{error}; k3s was not restarted, {self._put_back(server, old)}", began=self._began
+            ) from None
         doubt = ""
         try:
             self._restart()
         except EngineError as error:
             if not error.sent:
-                raise ApplyFailed(f"{error}; k3s was not restarted, {self._put_back(server, old)}",
-                                  began=self._began) from None
+                raise ApplyFailed(
+                    f"{error}; k3s was not restarted, {self._put_back(server, old)}", began=self._began
+                ) from None
             doubt = f"the restart call failed ({error})"
         self._verify(server, name, before, doubt)
 
@@ -447,16 +497,22 @@ class DockerActuator:
             self._began = already or error.sent
             raise
 
-    def _before(self, server: _Server, name: str, old: Optional[str]) -> _Before:
+    def _before(self, server: _Server, name: str, old: str | None) -> _Before:
         """Raises ApplyFailed(began=False) where something cannot be read that is to be compared."""
         try:
             member = probe.own_member(self.members(), self._settings.node_name, self._own_addresses(server))
-            heartbeat = "" if name == ETCD_ONLY else self._cluster.node(self._settings.node_name).ready_heartbeat
+            heartbeat = (
+                "" if name == ETCD_ONLY else self._cluster.node(self._settings.node_name).ready_heartbeat
+            )
         except (LevelUnknown, ClusterError) as error:
             raise ApplyFailed(f"{error}; k3s was not restarted", began=False) from None
         if member is None:
-            raise ApplyFailed(f"no etcd member has the address ({', '.join(self._own_addresses(server))}) or the name of "
-                              f"Node {self._settings.node_name}; k3s was not restarted", began=False)
+            raise ApplyFailed(
+                f"no etcd member has the address ({', '.join(self._own_addresses(server))}) or "
+                "the name of "
+                f"Node {self._settings.node_name}; k3s was not restarted",
+                began=False,
+            )
         return _Before(self._state(), member, heartbeat, old)
 
     def _verify(self, server: _Server, name: str, before: _Before, doubt: str) -> None:
@@ -491,8 +547,12 @@ class DockerActuator:
                     return
                 waiting = lacking
             time.sleep(POLL_SECONDS)
-        raise ApplyFailed(f"{name} was not reached within {self._settings.boot_timeout_seconds:g} s of the restart: "
-                          f"{waiting}", began=True)
+        raise ApplyFailed(
+            f"{name} was not reached within {self._settings.boot_timeout_seconds:g} s of the "
+            "restart: "
+            f"{waiting}",
+            began=True,
+        )
 
     def _lacking(self, server: _Server, name: str, state: _State) -> str:
         """What the running k3s still lacks of the level, "" for nothing."""
@@ -506,13 +566,23 @@ class DockerActuator:
 
     def _same_container(self, before: _State, now: _State) -> None:
         if now.id != before.id:
-            raise ApplyFailed(f"container {self._settings.container} was recreated during the step ({before.id[:12]} "
-                              f"became {now.id[:12]}); who did it? `regrade settle` goes on from what runs", began=True)
+            raise ApplyFailed(
+                f"container {self._settings.container} was recreated during the step "
+                f"({before.id[:12]} "
+                f"became {now.id[:12]}); who did it? `regrade settle` goes on from what "
+                "runs",
+                began=True,
+            )
         if now.running and before.addresses and now.addresses and now.addresses != before.addresses:
-            raise ApplyFailed(f"container {self._settings.container} came back with the address "
-                              f"{', '.join(now.addresses)}, it had {', '.join(before.addresses)}: etcd refuses a member "
-                              "whose address changed; pin it in Compose (`ipv4_address` or the host's network) and "
-                              "restart", began=True)
+            raise ApplyFailed(
+                f"container {self._settings.container} came back with the address "
+                f"{', '.join(now.addresses)}, it had {', '.join(before.addresses)}: etcd "
+                "refuses a member "
+                "whose address changed; pin it in Compose (`ipv4_address` or the host's "
+                "network) and "
+                "restart",
+                began=True,
+            )
 
     def _try_start(self) -> None:
         try:
@@ -525,10 +595,21 @@ class DockerActuator:
         while True:
             try:
                 now = probe.own_member(self.members(), self._settings.node_name, self._own_addresses(server))
-                why = "our member is not in etcd's list" if now is None else "it is a learner" if now.learner else ""
+                why = (
+                    "our member is not in etcd's list"
+                    if now is None
+                    else "it is a learner"
+                    if now.learner
+                    else ""
+                )
                 if now is not None and before.member is not None and now.id != before.member.id:
-                    raise ApplyFailed(f"the etcd member id changed from {before.member.id} to {now.id}: the member was "
-                                      "removed and joined anew; stop, and find out what removed it", began=True)
+                    raise ApplyFailed(
+                        f"the etcd member id changed from {before.member.id} to {now.id}: the "
+                        "member was "
+                        "removed and joined anew; stop, and find out what removed "
+                        "it",
+                        began=True,
+                    )
             except (LevelUnknown, EngineError) as error:
                 why = str(error)
             if not why:
@@ -545,7 +626,9 @@ class DockerActuator:
                 node = self._cluster.node(self._settings.node_name)
                 if node.ready and node.ready_heartbeat != heartbeat:
                     return
-                why = ("is Ready only on its heartbeat from before the restart" if node.ready else "is not Ready")
+                why = (
+                    "is Ready only on its heartbeat from before the restart" if node.ready else "is not Ready"
+                )
             except ClusterError as error:
                 why = f"cannot be read: {error}"
             if time.monotonic() >= end:
@@ -554,15 +637,21 @@ class DockerActuator:
 
     def _back_from_crash_loop(self, server: _Server, name: str, before: _Before, state: _State) -> None:
         """Put the old record back and start k3s with it, once. Always raises ApplyFailed."""
-        what = (f"k3s ended {state.restarts} times at {name} (exit code {state.exit_code}; `docker logs "
-                f"{self._settings.container}` says why)")
+        what = (
+            f"k3s ended {state.restarts} times at {name} (exit code {state.exit_code}; `docker logs "
+            f"{self._settings.container}` says why)"
+        )
         old = FULL if before.record is None else self._level_recorded(server, before.record)
         try:
             self._lay_anyhow(server, before.record)
             self._restart()
         except (EngineError, ApplyFailed) as error:
-            raise ApplyFailed(f"{what}, and the old record ({old}) could not be put back: {error}; the step stays open, "
-                              "its vote is away", began=True) from None
+            raise ApplyFailed(
+                f"{what}, and the old record ({old}) could not be put back: {error}; the step "
+                "stays open, "
+                "its vote is away",
+                began=True,
+            ) from None
         end = time.monotonic() + self._settings.boot_timeout_seconds
         why = "it did not come up in time"
         while time.monotonic() < end:
@@ -573,15 +662,21 @@ class DockerActuator:
                     why = f"it ends there too (exit code {now.exit_code})"
                     break
                 if now.running and not self._lacking(server, old, now):
-                    raise ApplyFailed(f"{what}; the old record was put back and k3s runs at {old} again", began=True)
+                    raise ApplyFailed(
+                        f"{what}; the old record was put back and k3s runs at {old} again", began=True
+                    )
             except EngineError as error:
                 why = str(error)
-        raise ApplyFailed(f"{what}; the old record ({old}) was put back and k3s started once, but {why}: the step stays "
-                          "open, its vote is away", began=True)
+        raise ApplyFailed(
+            f"{what}; the old record ({old}) was put back and k3s started once, but {why}: the "
+            "step stays "
+            "open, its vote is away",
+            began=True,
+        )
 
-    def _lay_anyhow(self, server: _Server, text: Optional[str]) -> None:
-        """A container that ends every few seconds may not take an exec: then the file is copied in. No file can
-        be removed that way, so a record that names full stands for none; k3s reads nothing in it."""
+    def _lay_anyhow(self, server: _Server, text: str | None) -> None:
+        """A container that ends every few seconds may not take an exec: then the file is copied in. No file
+        can be removed that way, so a record that names full stands for none; k3s reads nothing in it."""
         try:
             self._lay(server, text)
         except (EngineError, ApplyFailed):
@@ -591,9 +686,11 @@ class DockerActuator:
     # --- the own-address trap ---
 
     def _trapped(self, server: _Server) -> bool:
-        """Whether k3s at etcd-only is locked behind its own address. See k3s-facts, "The own-address trap"."""
+        """Whether k3s at etcd-only is locked behind its own address (seen on k3s 1.34.10)."""
         path = f"{server.data}/agent/etc/k3s-agent-load-balancer.json"
-        target = probe.balancer_target(self._engine.run(record.script_show(path), self._light_seconds()).output)
+        target = probe.balancer_target(
+            self._engine.run(record.script_show(path), self._light_seconds()).output
+        )
         own = self._own_addresses(server)
         if target and target not in own and target != "127.0.0.1":
             return False
@@ -608,8 +705,8 @@ class DockerActuator:
                 return True
             time.sleep(POLL_SECONDS if good is None else BALANCER_PAUSE_SECONDS)
 
-    def _balancer_good(self, server: _Server) -> Optional[bool]:
-        """Whether 6444 leads to an API server. None for a no that was cheap to find out, so ask again soon."""
+    def _balancer_good(self, server: _Server) -> bool | None:
+        """Whether 6444 leads to an API server; None for a no that was cheap to learn, so ask again soon."""
         if server.host_network:
             seen = probe.look("127.0.0.1", probe.BALANCER_PORT, LOOK_SECONDS)
             if seen.status:
@@ -627,9 +724,14 @@ class DockerActuator:
         why = self._incurable_yet(server, baseline)
         while why:
             if time.monotonic() >= end:
-                raise ApplyFailed(f"k3s at etcd-only is locked behind its own address and would end after 15 minutes; a "
-                                  f"restart would not cure it yet after {self._settings.trap_wait_seconds:g} s: {why}; "
-                                  "take the step again, or step up", began=self._began)
+                raise ApplyFailed(
+                    "k3s at etcd-only is locked behind its own address and would end after 15 "
+                    "minutes; a "
+                    f"restart would not cure it yet after {self._settings.trap_wait_seconds:g} "
+                    f"s: {why}; "
+                    "take the step again, or step up",
+                    began=self._began,
+                )
             time.sleep(POLL_SECONDS)
             if baseline is None:
                 baseline = self._k3s_etcd()
@@ -638,8 +740,12 @@ class DockerActuator:
         try:
             hooks.before_restart()
         except RegradeError as error:
-            raise ApplyFailed(f"k3s at etcd-only is locked behind its own address, and the restart that cures it is "
-                              f"refused: {error}", began=self._began) from None
+            raise ApplyFailed(
+                "k3s at etcd-only is locked behind its own address, and the restart that "
+                "cures it is "
+                f"refused: {error}",
+                began=self._began,
+            ) from None
         before = _Before(seen, self._member_now(server), "", self._read_record(server))
         doubt = ""
         try:
@@ -648,23 +754,28 @@ class DockerActuator:
             doubt = f"the restart call failed ({error})"
         self._verify(server, ETCD_ONLY, before, doubt)
         if self._trapped(server):
-            raise ApplyFailed("k3s at etcd-only is still locked behind its own address after one more restart, and would "
-                              "end after 15 minutes: step up, or set ETCD_ONLY_HTTPS_PORT to a free port", began=True)
+            raise ApplyFailed(
+                "k3s at etcd-only is still locked behind its own address after one more "
+                "restart, and would "
+                "end after 15 minutes: step up, or set ETCD_ONLY_HTTPS_PORT to a free "
+                "port",
+                began=True,
+            )
 
-    def _member_now(self, server: _Server) -> Optional[Member]:
+    def _member_now(self, server: _Server) -> Member | None:
         try:
             return probe.own_member(self.members(), self._settings.node_name, self._own_addresses(server))
         except LevelUnknown:
             return None
 
-    def _k3s_etcd(self) -> Optional[Lease]:
+    def _k3s_etcd(self) -> Lease | None:
         try:
             return self._cluster.k3s_etcd_lease()
         except ClusterError:
             return None
 
-    def _incurable_yet(self, server: _Server, baseline: Optional[Lease]) -> str:
-        """Which of the three conditions still lacks, "" for none: only all three together were seen to cure."""
+    def _incurable_yet(self, server: _Server, baseline: Lease | None) -> str:
+        """Which of the three conditions still lacks, "" for none: only all three together cured."""
         try:
             listed = {probe.plain_address(address) for address in self._cluster.api_addresses()}
             lease = self._cluster.k3s_etcd_lease()
@@ -673,7 +784,9 @@ class DockerActuator:
         if listed & set(self._own_addresses(server)):
             return "a peer's `kubernetes` EndpointSlice still holds our address"
         ours = (self._settings.node_name, self._hostname())
-        if not lease.holder or any(lease.holder == name or lease.holder.startswith(f"{name}_") for name in ours if name):
+        if not lease.holder or any(
+            lease.holder == name or lease.holder.startswith(f"{name}_") for name in ours if name
+        ):
             return f"Lease kube-system/k3s-etcd is held by {lease.holder or 'nobody'}, not by another server"
         if baseline is None or lease.renew_time == baseline.renew_time:
             return "Lease kube-system/k3s-etcd was not renewed since"
@@ -684,7 +797,7 @@ class DockerActuator:
 
 
 def _crashes(before: _State, now: _State) -> int:
-    """Restarts by the policy since one of ours: Docker counts them, from 0 after each start by a person or us."""
+    """Restarts by the policy since one of ours: Docker counts from 0 after each start somebody asked for."""
     if now.started == before.started:
         return 0
     return now.restarts - before.restarts if now.restarts > before.restarts else now.restarts
@@ -692,14 +805,16 @@ def _crashes(before: _State, now: _State) -> int:
 
 def _must_run(state: _State) -> None:
     if state.restarting:
-        raise LevelUnknown(f"the container is restarting (exit code {state.exit_code}, {state.restarts} times)")
+        raise LevelUnknown(
+            f"the container is restarting (exit code {state.exit_code}, {state.restarts} times)"
+        )
     if not state.running:
         raise LevelUnknown(f"the container is {state.status or 'not running'} (exit code {state.exit_code})")
     if state.status == "paused":
         raise LevelUnknown("the container is paused; `docker unpause` it")
 
 
-def _distinct(*ports: int) -> Tuple[int, ...]:
+def _distinct(*ports: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(port for port in ports if port))
 
 

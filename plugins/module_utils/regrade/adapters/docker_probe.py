@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Copyright: the exadev.k3s_regrade contributors
-"""What a running k3s shows of itself, and how to read it: k3s-facts.md, "Probes, without credentials".
+"""What a running k3s shows of itself without credentials, and how to read it (measured on k3s 1.34.10).
 
 The HTTPS look from our own network, and readers of what the light probes inside the container print.
 Nothing here knows Docker, and nothing decides what to do.
@@ -14,7 +14,8 @@ import json
 import re
 import socket
 import ssl
-from typing import FrozenSet, Iterable, NamedTuple, Optional, Tuple
+from collections.abc import Iterable
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from ..core.levels import ETCD_ONLY, FULL
@@ -60,12 +61,14 @@ def look(address: str, port: int, timeout: float) -> Look:
         answer = connection.getresponse()
         return Look(answer.status, " ".join(answer.read(4096).decode("utf-8", "replace").split()))
     except (OSError, http.client.HTTPException) as error:
-        return Look(0, "no answer in time" if isinstance(error, socket.timeout) else str(error) or repr(error))
+        return Look(
+            0, "no answer in time" if isinstance(error, socket.timeout) else str(error) or repr(error)
+        )
     finally:
         connection.close()
 
 
-def listeners(tables: str) -> FrozenSet[Tuple[str, int]]:
+def listeners(tables: str) -> frozenset[tuple[str, int]]:
     """(address, port) of the listening sockets in the text of /proc/net/tcp and tcp6."""
     found = set()
     for line in tables.splitlines():
@@ -77,8 +80,8 @@ def listeners(tables: str) -> FrozenSet[Tuple[str, int]]:
 
 
 def _address(text: str) -> str:
-    """The kernel writes an address as 32-bit words in the machine's own order (little endian where k3s runs)."""
-    raw = b"".join(bytes.fromhex(text[at:at + 8])[::-1] for at in range(0, len(text), 8))
+    """The kernel writes an address as 32-bit words in the machine's order, little endian where k3s runs."""
+    raw = b"".join(bytes.fromhex(text[at : at + 8])[::-1] for at in range(0, len(text), 8))
     return plain_address(str(ipaddress.ip_address(raw)))
 
 
@@ -92,12 +95,17 @@ def plain_address(text: str) -> str:
     return str(mapped or found)
 
 
-def node_addresses(sockets: Iterable[Tuple[str, int]]) -> Tuple[str, ...]:
+def node_addresses(sockets: Iterable[tuple[str, int]]) -> tuple[str, ...]:
     """The addresses etcd listens on for its peers: this server's own."""
-    return tuple(sorted(
-        address for address, port in sockets
-        if port == PEER_PORT and not ipaddress.ip_address(address).is_loopback
-        and not ipaddress.ip_address(address).is_unspecified))
+    return tuple(
+        sorted(
+            address
+            for address, port in sockets
+            if port == PEER_PORT
+            and not ipaddress.ip_address(address).is_loopback
+            and not ipaddress.ip_address(address).is_unspecified
+        )
+    )
 
 
 def healthy(text: str) -> bool:
@@ -108,10 +116,14 @@ def healthy(text: str) -> bool:
         return False
 
 
-def members(text: str) -> Tuple[Member, ...]:
+def members(text: str) -> tuple[Member, ...]:
     """Of k3s's /db/info. Raises ValueError for anything else."""
     document = json.loads(text)
-    if not isinstance(document, dict) or not isinstance(document.get("members"), list) or not document["members"]:
+    if (
+        not isinstance(document, dict)
+        or not isinstance(document.get("members"), list)
+        or not document["members"]
+    ):
         raise ValueError("no member list")
     return tuple(
         Member(
@@ -125,7 +137,7 @@ def members(text: str) -> Tuple[Member, ...]:
     )
 
 
-def own_member(found: Iterable[Member], node_name: str, addresses: Iterable[str]) -> Optional[Member]:
+def own_member(found: Iterable[Member], node_name: str, addresses: Iterable[str]) -> Member | None:
     """This server's member: by its peer address, else by its name (k3s: the node's and eight hex digits)."""
     own = {plain_address(address) for address in addresses}
     listed = tuple(found)
@@ -146,5 +158,10 @@ def balancer_target(text: str) -> str:
 
 def yaml_value(text: str, key: str) -> str:
     """A top-level plain value of a k3s configuration file; the last one wins, as in k3s. "" where absent."""
-    found = re.findall(rf"^{re.escape(key)}:[ \t]*[\"']?([^\"'#\n]*?)[\"']?[ \t]*(?:#.*)?$", text, re.MULTILINE)
+    found = re.findall(
+        rf"^{re.escape(key)}:[ \t]*[\"']?([^\"'#\n]*?)[\"']?[ "
+        r"\t]*(?:#.*)?$",
+        text,
+        re.MULTILINE,
+    )
     return found[-1] if found else ""

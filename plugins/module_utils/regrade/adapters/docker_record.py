@@ -6,7 +6,7 @@ What is here is pure: where the record lies (from `docker inspect`), its text fo
 text, and the shell scripts that read, write and remove it inside the container with the tools of the
 stock image. Running them is `docker_engine`'s.
 
-Three ways to lay it, the first that fits (design.md):
+Three ways to lay it, the first that fits:
 1. the drop-in folder is on a mount that outlives the container: the record lies in it;
 2. with K3S_CONFIG_FILE or --config on the data volume the drop-in folder is beside that file: the same;
 3. else the record lies on the data volume, and a link in the container's own drop-in folder leads to it.
@@ -21,7 +21,8 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from ..core.levels import CONTROL_PLANE, ETCD_ONLY, FULL, LEVELS
 
@@ -34,7 +35,7 @@ ANONYMOUS = re.compile(r"^[0-9a-f]{64}$")  # what Docker names a volume that nob
 ABSENT = "\x02absent"  # no record holds this line
 BROKEN = "\x02unreadable"
 
-Inspect = Dict[str, Any]
+Inspect = dict[str, Any]
 
 
 class RecordRefused(Exception):
@@ -77,19 +78,21 @@ def text_for(level: str, https_port: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def level_of(text: Optional[str]) -> str:
+def level_of(text: str | None) -> str:
     """The level a record names; full where there is none. Raises RecordWrong."""
     if text is None:
         return FULL
     first = text.split("\n", 1)[0].rstrip()
-    level = first[len(MARK):] if first.startswith(MARK) else ""
+    level = first[len(MARK) :] if first.startswith(MARK) else ""
     if level not in LEVELS:
-        raise RecordWrong(f"begins with {first[:80]!r}, expected {MARK!r} and one of {', '.join(LEVELS)}; "
-                          "move the file away and step the server to the level it should have")
+        raise RecordWrong(
+            f"begins with {first[:80]!r}, expected {MARK!r} and one of {', '.join(LEVELS)}; "
+            "move the file away and step the server to the level it should have"
+        )
     return level
 
 
-def port_of(text: Optional[str]) -> int:
+def port_of(text: str | None) -> int:
     """The https-listen-port a record names, 0 where none."""
     match = re.search(r"^https-listen-port: (\d+)$", text or "", re.MULTILINE)
     return int(match.group(1)) if match else 0
@@ -104,7 +107,7 @@ def flag(inspect: Inspect, *names: str) -> str:
             if word == name and index + 1 < len(words):
                 found = words[index + 1]
             elif word.startswith(name + "="):
-                found = word[len(name) + 1:]
+                found = word[len(name) + 1 :]
     return found
 
 
@@ -122,40 +125,49 @@ def config_file(inspect: Inspect) -> str:
 
 def data_folder(inspect: Inspect, configured: str = "") -> str:
     """k3s's data folder; `configured` is what its configuration file says."""
-    return (flag(inspect, "--data-dir", "-d") or configured or variable(inspect, "K3S_DATA_DIR")
-            or DEFAULT_DATA).rstrip("/")
+    return (
+        flag(inspect, "--data-dir", "-d") or configured or variable(inspect, "K3S_DATA_DIR") or DEFAULT_DATA
+    ).rstrip("/")
 
 
 def place(inspect: Inspect, data: str) -> Place:
     """Where the record of this container lies. Raises RecordRefused."""
     config = config_file(inspect)
     if "://" in config:
-        raise RecordRefused(f"k3s reads its configuration from {config}, and a drop-in cannot lie beside a URL; "
-                            "use a file")
+        raise RecordRefused(
+            f"k3s reads its configuration from {config}, and a drop-in cannot lie beside a URL; use a file"
+        )
     folder = posixpath.normpath(config) + ".d"
     mount = _mount_over(inspect, folder)
     if _outlives(mount):
         if not (mount or {}).get("RW", True):
-            raise RecordRefused(f"{folder} lies on a mount that is read-only ({_words(mount)}), so the level cannot be "
-                                f"kept there; mount it writable: in `volumes:` take `:ro` from "
-                                f"{(mount or {}).get('Destination')}")
+            raise RecordRefused(
+                f"{folder} lies on a mount that is read-only ({_words(mount)}), so the level "
+                "cannot be "
+                f"kept there; mount it writable: in `volumes:` take `:ro` from "
+                f"{(mount or {}).get('Destination')}"
+            )
         return Place(folder)
     data_mount = _mount_over(inspect, data)
     if not _outlives(data_mount):
         raise RecordRefused(
-            f"the data folder {data} is on {_words(data_mount)}, which does not survive the container's recreation; "
-            f"give it a name in Compose: under the service `volumes: [\"k3s-data:{data}\"]`, and at the top level "
-            "`volumes: {k3s-data: {}}`")
+            f"the data folder {data} is on {_words(data_mount)}, which does not survive the container's "
+            "recreation; "
+            f'give it a name in Compose: under the service `volumes: ["k3s-data:{data}"]`, and at the top '
+            "level "
+            "`volumes: {k3s-data: {}}`"
+        )
     if not (data_mount or {}).get("RW", True):
         raise RecordRefused(f"the data folder {data} is mounted read-only ({_words(data_mount)})")
     return Place(posixpath.join(data, "regrade"), folder)
 
 
-def _mount_over(inspect: Inspect, path: str) -> Optional[Dict[str, Any]]:
+def _mount_over(inspect: Inspect, path: str) -> dict[str, Any] | None:
     """The mount a path lies on: the deepest one at or above it. `tmpfs:` of Compose is not among Mounts."""
-    mounts: List[Dict[str, Any]] = list(inspect.get("Mounts") or [])
+    mounts: list[dict[str, Any]] = list(inspect.get("Mounts") or [])
     mounts += [
-        {"Type": "tmpfs", "Destination": where} for where in (inspect.get("HostConfig") or {}).get("Tmpfs") or {}
+        {"Type": "tmpfs", "Destination": where}
+        for where in (inspect.get("HostConfig") or {}).get("Tmpfs") or {}
     ]
     over = [mount for mount in mounts if _at_or_above(str(mount.get("Destination")), path)]
     return max(over, key=lambda mount: len(posixpath.normpath(str(mount.get("Destination")))), default=None)
@@ -166,14 +178,15 @@ def _at_or_above(folder: str, path: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
-def _outlives(mount: Optional[Dict[str, Any]]) -> bool:
+def _outlives(mount: dict[str, Any] | None) -> bool:
     if mount is None:
         return False
     return mount.get("Type") == "bind" or (
-        mount.get("Type") == "volume" and not ANONYMOUS.match(str(mount.get("Name") or "")))
+        mount.get("Type") == "volume" and not ANONYMOUS.match(str(mount.get("Name") or ""))
+    )
 
 
-def _words(mount: Optional[Dict[str, Any]]) -> str:
+def _words(mount: dict[str, Any] | None) -> str:
     if mount is None:
         return "the container's own layer"
     if mount.get("Type") == "volume":
@@ -184,14 +197,17 @@ def _words(mount: Optional[Dict[str, Any]]) -> str:
     return f"{mount.get('Type')} {mount.get('Source')} at {mount.get('Destination')}"
 
 
-# --- Scripts for the stock image's busybox `sh`. Paths are quoted into them. ---
+# --- Scripts for the stock image's busybox `sh`. Paths are quoted into them. Its `sync` is one that ignores
+# names and flushes everything (k3s-root's busybox.config); others flush just what is named. ---
 
 
 def script_show(path: str) -> str:
     """Prints a file, or one line ABSENT or BROKEN."""
     quoted = shlex.quote(path)
-    return (f"if [ -e {quoted} ] || [ -L {quoted} ]; then cat {quoted} 2>/dev/null || echo '{BROKEN}'; "
-            f"else echo '{ABSENT}'; fi\n")
+    return (
+        f"if [ -e {quoted} ] || [ -L {quoted} ]; then cat {quoted} 2>/dev/null || echo '{BROKEN}'; "
+        f"else echo '{ABSENT}'; fi\n"
+    )
 
 
 def script_write(where: Place, text: str, token: str) -> str:
@@ -200,13 +216,22 @@ def script_write(where: Place, text: str, token: str) -> str:
     folder, path = shlex.quote(where.folder), shlex.quote(where.path)
     temporary = shlex.quote(f"{where.path}.{token}")
     lines = ["set -e", f"[ -d {folder} ] || mkdir -p {folder}", f"cat > {temporary} <<'REGRADE'"]
-    lines += [text.rstrip("\n"), "REGRADE", "sync", f"mv -f {temporary} {path}"]
+    lines += [
+        text.rstrip("\n"),
+        "REGRADE",
+        f"sync {temporary}",
+        f"mv -f {temporary} {path}",
+        f"sync {folder}",
+    ]
     if where.link:
         link_folder, link = shlex.quote(where.link_folder), shlex.quote(where.link)
         temporary = shlex.quote(f"{where.link}.{token}")
-        lines += [f"[ -d {link_folder} ] || mkdir -p {link_folder}", f"ln -s {path} {temporary}",
-                  f"mv -f {temporary} {link}"]
-    lines += ["sync", f"rm -f {_strays(where)}"]
+        lines += [
+            f"[ -d {link_folder} ] || mkdir -p {link_folder}",
+            f"ln -s {path} {temporary}",
+            f"mv -f {temporary} {link}",
+        ]
+    lines.append(f"rm -f {_strays(where)}")
     return "\n".join(lines) + "\n" + script_show(where.effective)
 
 
@@ -215,7 +240,10 @@ def script_remove(where: Place) -> str:
     lines = ["set -e", f"rm -f {_strays(where)}"]
     if where.link:
         lines.append(f"rm -f {shlex.quote(where.link)}")
-    lines += [f"rm -f {shlex.quote(where.path)}", "sync"]
+    folder = shlex.quote(where.folder)
+    lines.append(
+        f"if [ -e {shlex.quote(where.path)} ]; then rm -f {shlex.quote(where.path)}; sync {folder}; fi"
+    )
     return "\n".join(lines) + "\n" + script_show(where.effective)
 
 
@@ -224,7 +252,7 @@ def _strays(where: Place) -> str:
     return " ".join(f"{shlex.quote(path)}.*" for path in (where.path, where.link) if path)
 
 
-def shown(output: str) -> Tuple[bool, Optional[str]]:
+def shown(output: str) -> tuple[bool, str | None]:
     """Of `script_show`'s output: whether it could be read, and the text, None where absent."""
     if output.strip() == ABSENT:
         return True, None
@@ -232,6 +260,20 @@ def shown(output: str) -> Tuple[bool, Optional[str]]:
 
 
 __all__ = (
-    "CONTROL_PLANE", "Place", "RecordRefused", "RecordWrong", "config_file", "data_folder", "flag", "level_of", "place",
-    "port_of", "script_remove", "script_show", "script_write", "shown", "text_for", "variable",
+    "CONTROL_PLANE",
+    "Place",
+    "RecordRefused",
+    "RecordWrong",
+    "config_file",
+    "data_folder",
+    "flag",
+    "level_of",
+    "place",
+    "port_of",
+    "script_remove",
+    "script_show",
+    "script_write",
+    "shown",
+    "text_for",
+    "variable",
 )

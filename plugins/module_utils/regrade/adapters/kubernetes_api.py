@@ -21,7 +21,7 @@ import os
 import re
 import time
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, NoReturn, Optional, Tuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from urllib.parse import quote, urlencode, urlsplit
 
 from ..core.model import Eviction, Lease, Node, NodeChange, PeerAnswer, Pod, Taint
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 FIELD_MANAGER = "k3s-regrade"
 ETCD_ROLE = "node-role.kubernetes.io/etcd=true"
-PEER_TIMEOUT_SECONDS = 3.0  # k3s-facts: a peer with its etcd port cut hangs a quorum read past 10 s
+PEER_TIMEOUT_SECONDS = 3.0  # a peer with its etcd port cut hangs a quorum read past 10 s (measured)
 DEFAULT_PORT = 6443
 ELSEWHERE = ("apiserver disabled", "apiserver not ready", "starting")  # k3s's 503 for "ask another server"
 COORDINATION = "/apis/coordination.k8s.io/v1"
 MERGE_PATCH = "application/merge-patch+json"
 TIME = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(?:Z|\+00:00)$")
 
-Json = Dict[str, Any]
+Json = dict[str, Any]
 
 
 class Target(NamedTuple):
@@ -89,7 +89,9 @@ def micro_time(text: str) -> str:
     """
     match = TIME.match(text)
     if not match:
-        raise ClusterError(f"{text!r} is no UTC time for a Lease such as 2026-01-01T00:00:00.000000Z: a bug of ours")
+        raise ClusterError(
+            f"{text!r} is no UTC time for a Lease such as 2026-01-01T00:00:00.000000Z: a bug of ours"
+        )
     return f"{match.group(1)}.{(match.group(2) or '')[:6]:0<6}Z"
 
 
@@ -103,7 +105,9 @@ def read_kubeconfig(path: str) -> Credentials:
     except OSError as error:
         raise ClusterError(_unreadable(path, error)) from None
     except (ValueError, yaml.YAMLError) as error:
-        raise ClusterError(f"kubeconfig {path} is no YAML ({_one_line(error)}); run the role to write it anew") from None
+        raise ClusterError(
+            f"kubeconfig {path} is no YAML ({_one_line(error)}); run the role to write it anew"
+        ) from None
     if not isinstance(document, dict):
         raise ClusterError(f"kubeconfig {path} is empty or no mapping; run the role to write it anew")
     context = _named(document, "contexts", document.get("current-context"), "context")
@@ -114,12 +118,18 @@ def read_kubeconfig(path: str) -> Credentials:
     except (binascii.Error, ValueError):
         ca = ""
     if "BEGIN CERTIFICATE" not in ca:
-        raise ClusterError(f"kubeconfig {path} has no certificate-authority-data that is a PEM certificate in base64; "
-                           "run the role to write it anew")
+        raise ClusterError(
+            f"kubeconfig {path} has no certificate-authority-data that is a PEM certificate "
+            "in base64; "
+            "run the role to write it anew"
+        )
     token = user.get("token")
     if not isinstance(token, str) or not token.strip():
-        raise ClusterError(f"kubeconfig {path} has no bearer token (client certificates expire after a year and are "
-                           "not used); run the role to write it anew")
+        raise ClusterError(
+            f"kubeconfig {path} has no bearer token (client certificates expire after a year "
+            "and are "
+            "not used); run the role to write it anew"
+        )
     return Credentials(ca, token.strip())
 
 
@@ -145,8 +155,11 @@ def _unreadable(path: str, error: OSError) -> str:
         mode = f"{culprit} has mode {found.st_mode & 0o7777:04o}, owner {found.st_uid}:{found.st_gid}"
     except OSError:
         mode = f"{culprit} cannot be looked at"
-    return (f"kubeconfig {path} cannot be read: {error.strerror} ({mode}; this process is uid {os.geteuid()}); "
-            "set KUBECONFIG to a readable file or run the role")
+    return (
+        f"kubeconfig {path} cannot be read: {error.strerror} ({mode}; this process is uid "
+        f"{os.geteuid()}); "
+        "set KUBECONFIG to a readable file or run the role"
+    )
 
 
 def _one_line(error: object) -> str:
@@ -159,12 +172,14 @@ class KubernetesCluster:
     def __init__(self, settings: Settings) -> None:
         """Reads the kubeconfig. Raises ClusterError."""
         if not settings.kube_server:
-            raise ClusterError("KUBE_SERVER is not set; name one or more other servers, such as https://10.0.0.12:6443")
+            raise ClusterError(
+                "KUBE_SERVER is not set; name one or more other servers, such as https://10.0.0.12:6443"
+            )
         self._settings = settings
-        self._urls: List[str] = list(settings.kube_server)
+        self._urls: list[str] = list(settings.kube_server)
         self._good = 0  # index into _urls of the one that answered last
         self._credentials = read_kubeconfig(settings.kubeconfig)
-        self._clients: Dict[str, Any] = {}
+        self._clients: dict[str, Any] = {}
 
     # --- Lease ---
 
@@ -183,8 +198,11 @@ class KubernetesCluster:
         found = self._call("GET", path, Target("get", "leases", "kube-system", name))
         metadata = found.get("metadata") or {}
         if metadata.get("resourceVersion") != lease.resource_version:
-            raise Conflict(f"Lease kube-system/{name} was written by somebody else meanwhile (holder "
-                           f"{(found.get('spec') or {}).get('holderIdentity') or 'nobody'}); nothing was written")
+            raise Conflict(
+                f"Lease kube-system/{name} was written by somebody else meanwhile (holder "
+                f"{(found.get('spec') or {}).get('holderIdentity') or 'nobody'}); nothing was "
+                "written"
+            )
         metadata.pop("managedFields", None)
         spec: Json = dict(found.get("spec") or {})
         spec.update(
@@ -206,7 +224,7 @@ class KubernetesCluster:
         target = Target("get", "leases", "kube-system", "k3s-etcd")
         return _lease(self._call("GET", _lease_path("k3s-etcd"), target))
 
-    def node_lease_renewals(self) -> Dict[str, str]:
+    def node_lease_renewals(self) -> dict[str, str]:
         target = Target("list", "leases", "kube-node-lease")
         found = self._call("GET", f"{COORDINATION}/namespaces/kube-node-lease/leases", target)
         return {
@@ -216,8 +234,10 @@ class KubernetesCluster:
 
     # --- Nodes ---
 
-    def nodes(self) -> Tuple[Node, ...]:
-        found = self._call("GET", "/api/v1/nodes", Target("list", "nodes"), query={"labelSelector": ETCD_ROLE})
+    def nodes(self) -> tuple[Node, ...]:
+        found = self._call(
+            "GET", "/api/v1/nodes", Target("list", "nodes"), query={"labelSelector": ETCD_ROLE}
+        )
         nodes = tuple(_node(item) for item in found.get("items") or [])
         self._learn(nodes)
         return nodes
@@ -241,10 +261,16 @@ class KubernetesCluster:
         body: Json = {"metadata": metadata}
         if spec:
             body["spec"] = spec
-        return _node(self._call(
-            "PATCH", f"/api/v1/nodes/{quote(name)}", Target("patch", "nodes", "", name), body,
-            query={"fieldManager": FIELD_MANAGER}, content_type=MERGE_PATCH,
-        ))
+        return _node(
+            self._call(
+                "PATCH",
+                f"/api/v1/nodes/{quote(name)}",
+                Target("patch", "nodes", "", name),
+                body,
+                query={"fieldManager": FIELD_MANAGER},
+                content_type=MERGE_PATCH,
+            )
+        )
 
     def record_event(self, node: Node, kind: str, reason: str, message: str) -> None:
         now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -265,8 +291,10 @@ class KubernetesCluster:
 
     # --- Pods ---
 
-    def pods(self, node: str) -> Tuple[Pod, ...]:
-        found = self._call("GET", "/api/v1/pods", Target("list", "pods"), query={"fieldSelector": f"spec.nodeName={node}"})
+    def pods(self, node: str) -> tuple[Pod, ...]:
+        found = self._call(
+            "GET", "/api/v1/pods", Target("list", "pods"), query={"fieldSelector": f"spec.nodeName={node}"}
+        )
         return tuple(_pod(item) for item in found.get("items") or [])
 
     def evict(self, pod: Pod) -> Eviction:
@@ -283,7 +311,7 @@ class KubernetesCluster:
         if answer.status == 404 and "not found" in message and "namespaces" not in message:
             return Eviction(True)
         if answer.status == 409:
-            # Another pod has the name now, so the one that was meant is gone; any other conflict is tried again.
+            # Another pod has the name now, so the one that was meant is gone; other conflicts pass.
             return Eviction("UID in precondition" in message, message)
         if answer.status == 429 or (answer.status == 500 and "PodDisruptionBudget" in message):
             return Eviction(False, "; ".join([message, *_causes(answer.body)]))
@@ -300,13 +328,17 @@ class KubernetesCluster:
         readyz, connected = self._ask_one_peer(url, "/readyz/etcd", Target("get", "/readyz/etcd"))
         if not connected:
             return PeerAnswer(readyz, readyz)
-        lease, connected = self._ask_one_peer(url, _lease_path(name), Target("get", "leases", "kube-system", name))
+        lease, connected = self._ask_one_peer(
+            url, _lease_path(name), Target("get", "leases", "kube-system", name)
+        )
         return PeerAnswer(readyz, lease)
 
-    def _ask_one_peer(self, url: str, path: str, target: Target) -> Tuple[str, bool]:
+    def _ask_one_peer(self, url: str, path: str, target: Target) -> tuple[str, bool]:
         """What was wrong ("" for nothing), and whether a connection came about."""
         try:
-            answer = self._send(url, "GET", path, None, "", PEER_TIMEOUT_SECONDS, PEER_TIMEOUT_SECONDS)
+            answer = self._send(
+                url, "GET", path, None, "", connect=PEER_TIMEOUT_SECONDS, total=PEER_TIMEOUT_SECONDS
+            )
         except _NotSent as error:
             return f"{url}: {error}", False
         except _Unknown as error:
@@ -319,17 +351,21 @@ class KubernetesCluster:
             return f"{url}{path}: {error}", True
         return f"{url}{path}: answered {answer.status}", True
 
-    def api_addresses(self) -> Tuple[str, ...]:
+    def api_addresses(self) -> tuple[str, ...]:
         target = Target("get", "endpointslices", "default", "kubernetes")
-        found = self._call("GET", "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes", target)
+        found = self._call(
+            "GET", "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes", target
+        )
         return tuple(
-            address for endpoint in found.get("endpoints") or [] for address in endpoint.get("addresses") or []
+            address
+            for endpoint in found.get("endpoints") or []
+            for address in endpoint.get("addresses") or []
         )
 
     # --- Requests ---
 
-    def _learn(self, nodes: Tuple[Node, ...]) -> None:
-        """Peers found in the Nodes are asked too, after those of KUBE_SERVER: its one server may be the next to fall."""
+    def _learn(self, nodes: tuple[Node, ...]) -> None:
+        """Peers found in the Nodes are asked after those of KUBE_SERVER: its only one may be next to fall."""
         port = urlsplit(self._settings.kube_server[0]).port or DEFAULT_PORT
         for node in nodes:
             if node.name != self._settings.node_name and node.addresses:
@@ -338,8 +374,16 @@ class KubernetesCluster:
                 if url not in self._urls:
                     self._urls.append(url)
 
-    def _call(self, method: str, path: str, target: Target, body: Optional[Json] = None,
-              query: Optional[Dict[str, str]] = None, content_type: str = "application/json") -> Json:
+    def _call(
+        self,
+        method: str,
+        path: str,
+        target: Target,
+        body: Json | None = None,
+        *,
+        query: dict[str, str] | None = None,
+        content_type: str = "application/json",
+    ) -> Json:
         """The JSON object of a good answer. Raises ClusterError."""
         if query:
             path = f"{path}?{urlencode(query)}"
@@ -350,17 +394,25 @@ class KubernetesCluster:
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            raise Unreachable(f"{target}: answered {answer.status} with no JSON object, so the outcome is unknown")
+            raise Unreachable(
+                f"{target}: answered {answer.status} with no JSON object, so the outcome is unknown"
+            )
         return found
 
-    def _ask(self, method: str, path: str, target: Target, body: Optional[Json] = None,
-             content_type: str = "application/json") -> _Answer:
-        """The first answer of an API server that serves, beginning with the last good one. Raises Unreachable."""
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        target: Target,
+        body: Json | None = None,
+        content_type: str = "application/json",
+    ) -> _Answer:
+        """The first answer of a server that serves, beginning with the last good one. Raises Unreachable."""
         total = self._settings.call_timeout_seconds
         end = time.monotonic() + total
         urls = list(self._urls)
         first = self._good
-        said: List[str] = []
+        said: list[str] = []
         for turn in range(len(urls)):
             index = (first + turn) % len(urls)
             left = end - time.monotonic()
@@ -370,7 +422,7 @@ class KubernetesCluster:
             # handshake (a paused host) does not take it all; once connected it may use what is left.
             share = left / (len(urls) - turn)
             try:
-                answer = self._send(urls[index], method, path, body, content_type, share, left)
+                answer = self._send(urls[index], method, path, body, content_type, connect=share, total=left)
             except _NotSent as error:
                 said.append(f"{urls[index]}: {error}")
                 continue
@@ -385,10 +437,21 @@ class KubernetesCluster:
                 continue
             self._good = index
             return answer
-        raise Unreachable(f"{target}: no API server of KUBE_SERVER answered within {total:g} s: {'; '.join(said)}")
+        raise Unreachable(
+            f"{target}: no API server of KUBE_SERVER answered within {total:g} s: {'; '.join(said)}"
+        )
 
-    def _send(self, url: str, method: str, path: str, body: Optional[Json], content_type: str,
-              connect: float, total: float) -> _Answer:
+    def _send(
+        self,
+        url: str,
+        method: str,
+        path: str,
+        body: Json | None,
+        content_type: str,
+        *,
+        connect: float,
+        total: float,
+    ) -> _Answer:
         """One request to one server, sent once. Raises _NotSent, _Unknown."""
         import urllib3.exceptions as wrong
         from kubernetes.client.exceptions import ApiException
@@ -403,7 +466,9 @@ class KubernetesCluster:
             headers["Content-Type"] = content_type
 
         def request() -> _Answer:
-            got = client.request(method, url + path, headers=headers, body=body, _request_timeout=(connect, total))
+            got = client.request(
+                method, url + path, headers=headers, body=body, _request_timeout=(connect, total)
+            )
             try:
                 return _Answer(got.status, got.read())
             finally:
@@ -450,16 +515,24 @@ class KubernetesCluster:
         if answer.status == 409:
             raise Conflict(f"{target}: somebody else wrote first, nothing was written ({said})")
         if answer.status in (408, 429) or answer.status >= 500:
-            raise Unreachable(f"{target}: the API answered {answer.status}, so the outcome is unknown ({said})")
-        raise ClusterError(f"{target}: the API refused our request with {answer.status}, a bug of ours: please report it "
-                           f"({said})")
+            raise Unreachable(
+                f"{target}: the API answered {answer.status}, so the outcome is unknown ({said})"
+            )
+        raise ClusterError(
+            f"{target}: the API refused our request with {answer.status}, a bug of ours: "
+            "please report it "
+            f"({said})"
+        )
 
     def _forbidden(self, status: int, said: str, target: Target) -> NoReturn:
         where = f" in namespace {target.namespace}" if target.namespace else ""
         what = f"{target.verb} {target.resource}{where}" + (f" ({target.name})" if target.name else "")
         if status == 401:
-            raise Forbidden(f"not accepted as a user (401) for {what}: the token of {self._settings.kubeconfig} is not "
-                            f"valid any more; run the role to write it anew ({said})")
+            raise Forbidden(
+                f"not accepted as a user (401) for {what}: the token of "
+                f"{self._settings.kubeconfig} is not "
+                f"valid any more; run the role to write it anew ({said})"
+            )
         raise Forbidden(f"no permission to {what} (403): run the role, which sets the rights ({said})")
 
 
@@ -531,12 +604,19 @@ def _node(item: Json) -> Node:
         resource_version=metadata.get("resourceVersion") or "",
         created=metadata.get("creationTimestamp") or "",
         addresses=tuple(
-            entry.get("address", "") for entry in status.get("addresses") or [] if entry.get("type") == "InternalIP"
+            entry.get("address", "")
+            for entry in status.get("addresses") or []
+            if entry.get("type") == "InternalIP"
         ),
         labels=metadata.get("labels") or {},
         annotations=metadata.get("annotations") or {},
         taints=tuple(
-            Taint(entry.get("key", ""), entry.get("value") or "", entry.get("effect", ""), entry.get("timeAdded"))
+            Taint(
+                entry.get("key", ""),
+                entry.get("value") or "",
+                entry.get("effect", ""),
+                entry.get("timeAdded"),
+            )
             for entry in spec.get("taints") or []
         ),
         unschedulable=bool(spec.get("unschedulable")),
@@ -548,11 +628,11 @@ def _node(item: Json) -> Node:
     )
 
 
-def _truth(condition: Optional[Json]) -> Optional[bool]:
+def _truth(condition: Json | None) -> bool | None:
     return {"True": True, "False": False}.get((condition or {}).get("status", ""))
 
 
-def _managers_of_cordon(metadata: Json) -> Tuple[str, ...]:
+def _managers_of_cordon(metadata: Json) -> tuple[str, ...]:
     return tuple(
         entry.get("manager", "")
         for entry in metadata.get("managedFields") or []
@@ -580,7 +660,7 @@ def _pod(item: Json) -> Pod:
     )
 
 
-def _causes(body: bytes) -> List[str]:
+def _causes(body: bytes) -> list[str]:
     """Messages of a Status's causes: they name the PodDisruptionBudget."""
     try:
         causes = json.loads(body)["details"]["causes"]

@@ -1,0 +1,813 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The Docker actuator against a stub engine that speaks the real protocol. Numbers: the field cases.
+
+What only a real k3s can show (the trap, members over restarts, the Node) is in tests/integration.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Callable
+
+import pytest
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade import ports
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.adapters import (
+    docker_client,
+    docker_engine,
+)
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.adapters import (
+    docker_record as record,
+)
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import settings as settings_of
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.model import Lease, Node
+from ansible_collections.exadev.k3s_regrade.tests.unit.adapters.stub_api import Authority
+from ansible_collections.exadev.k3s_regrade.tests.unit.adapters.stub_engine import FakeK3s, StubEngine
+
+NODE = Node("pi1", "uid", "7", "", ("127.0.0.1",), {}, {}, (), False, (), True, "10:00:00", True)
+OWN_MEMBER = "9372538179322589801"
+
+
+class Hooks:
+    """Records what the actuator asked of its step, in order with the engine's calls."""
+
+    def __init__(self, engine: StubEngine) -> None:
+        self.engine = engine
+        self.facts: list[dict[str, str]] = []
+        self.refuse: ports.RegradeError | None = None
+
+    def before_restart(self) -> None:
+        self.engine.calls.append("gate")
+        if self.refuse:
+            raise self.refuse
+
+    def note(self, facts: dict[str, str]) -> None:
+        self.engine.calls.append("note")
+        self.facts.append(facts)
+
+
+class Cluster:
+    """The Node, with a heartbeat of its own for each boot, and the two facts of the trap."""
+
+    def __init__(self, k3s: FakeK3s) -> None:
+        self.k3s = k3s
+        self.node_after: list[Node] = []  # answers, the last one for good
+        self.fails: ports.ClusterError | None = None
+        self.addresses: tuple[str, ...] = ("10.0.0.12", "10.0.0.13")
+        self.holder = "pi2"
+        self.renewals = 0
+        self.renews = True
+        self.asked = 0
+
+    def node(self, name: str) -> Node:
+        if self.fails:
+            raise self.fails
+        if self.node_after and self.k3s.boots > 1:
+            return self.node_after.pop(0) if len(self.node_after) > 1 else self.node_after[0]
+        return NODE._replace(ready_heartbeat=f"10:00:0{self.k3s.boots}")
+
+    def api_addresses(self) -> tuple[str, ...]:
+        self.asked += 1
+        return self.addresses
+
+    def k3s_etcd_lease(self) -> Lease:
+        self.renewals += 1 if self.renews else 0
+        return Lease(self.holder, 45, "", f"renewed {self.renewals}", 1, "5")
+
+
+class World:
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as made, socket.socket() as other:
+            made.bind(("127.0.0.1", 0))
+            other.bind(("127.0.0.1", 0))
+            self.api_port, self.moved = made.getsockname()[1], other.getsockname()[1]
+        authority = Authority()
+        self.k3s = FakeK3s(folder, authority.server(folder), self.api_port)
+        self.engine = StubEngine(folder / "docker.sock", self.k3s)
+        self.engine.boot()
+        self.hooks = Hooks(self.engine)
+        self.cluster = Cluster(self.k3s)
+        self.place = record.Place(f"{self.k3s.config}.d")
+        self.given = {
+            "NODE_NAME": "pi1",
+            "KUBE_SERVER": "https://10.0.0.12:6443",
+            "DOCKER_HOST": self.engine.url,
+            "ETCD_ONLY_HTTPS_PORT": str(self.moved),
+            "CALL_TIMEOUT_SECONDS": "2",
+        }
+        self.patience = 3.0  # of a boot and of the trap's cure, shorter than a setting may be
+
+    def actuator(self, **given: str) -> docker_engine.DockerActuator:
+        lines = "\n".join(f"{key}={value}" for key, value in {**self.given, **given}.items())
+        loaded = settings_of.load(lines, {})._replace(
+            boot_timeout_seconds=self.patience, trap_wait_seconds=self.patience
+        )
+        return docker_engine.DockerActuator(loaded, self.cluster, self.hooks)  # type: ignore[arg-type]
+
+    def at(self, level: str) -> None:
+        """Put the server at a level, as after a step."""
+        text = record.text_for(level, self.moved)
+        Path(self.place.folder).mkdir(parents=True, exist_ok=True)
+        Path(self.place.path).unlink(missing_ok=True)
+        if text:
+            Path(self.place.path).write_text(text)
+        self.engine.boot()
+        self.engine.calls.clear()
+        self.engine.scripts.clear()
+
+    def recorded(self) -> str | None:
+        path = Path(self.place.path)
+        return path.read_text() if path.exists() else None
+
+    def restarts(self) -> int:
+        return sum(call.startswith("POST /containers/k3s/restart") for call in self.engine.calls)
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    for name, seconds in (
+        ("POLL_SECONDS", 0.02),
+        ("DATABASE_PAUSE_SECONDS", 0.05),
+        ("BALANCER_PATIENCE_SECONDS", 0.3),
+        ("BALANCER_PAUSE_SECONDS", 0.1),
+    ):
+        monkeypatch.setattr(docker_engine, name, seconds)
+    made = World(tmp_path)
+    yield made
+    made.engine.close()
+
+
+def fault(
+    world: World,
+    part: str,
+    answer: tuple[int, Any] | None,
+    then: Callable[[], None] | None = None,
+    times: int = 1000,
+) -> None:
+    """The next `times` calls whose text holds `part` do `then` and get `answer` (None: the usual one)."""
+    left = [times]
+
+    def act(method: str, path: str) -> tuple[int, Any] | None:
+        if part not in f"{method} {path}" or left[0] == 0:
+            return None
+        left[0] -= 1
+        if then:
+            then()
+        return answer
+
+    world.engine.faults.append(act)
+
+
+def one_line(error: BaseException) -> str:
+    text = str(error)
+    assert text and "\n" not in text
+    return text
+
+
+# --- the running level ---
+
+
+def test_the_running_level_and_the_record_between_full_and_control_plane(world: World) -> None:
+    actuator = world.actuator()
+    assert actuator.levels() == ("full", "control-plane", "etcd-only")
+    assert (actuator.current_level(), actuator.recorded_level()) == ("full", "full")
+    for level in ("control-plane", "etcd-only", "full"):
+        world.at(level)
+        assert (actuator.current_level(), actuator.recorded_level()) == (level, level)
+
+
+def test_what_runs_is_reported_and_not_what_was_recorded(world: World) -> None:
+    Path(world.place.folder).mkdir(parents=True)
+    Path(world.place.path).write_text(record.text_for("etcd-only", world.moved))
+    assert world.actuator().current_level() == "full"
+    assert world.actuator().recorded_level() == "etcd-only"
+
+
+def test_etcd_only_on_k3ss_own_port(world: World) -> None:
+    world.at("full")
+    Path(world.place.path).write_text(record.text_for("etcd-only", 0))
+    world.engine.boot()
+    assert world.actuator(ETCD_ONLY_HTTPS_PORT="0").current_level() == "etcd-only"
+
+
+def test_the_port_of_the_record_is_looked_at_where_the_setting_has_changed(world: World) -> None:
+    world.at("etcd-only")
+    assert world.actuator(ETCD_ONLY_HTTPS_PORT="17443").current_level() == "etcd-only"
+
+
+def test_booting_is_unknown_and_never_full(world: World) -> None:
+    world.k3s.boot_seconds = 60
+    world.engine.boot()
+    with pytest.raises(ports.LevelUnknown, match=r"booting or not ready.*503.*starting"):
+        world.actuator().current_level()
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ({"running": False, "exit_code": 137}, r"the container is exited \(exit code 137\)"),
+        ({"restarting": True, "restarts": 4, "exit_code": 1}, r"restarting \(exit code 1, 4 times\)"),
+    ],
+)
+def test_a_container_that_does_not_run_is_unknown(world: World, state: dict[str, Any], words: str) -> None:
+    for name, value in state.items():
+        setattr(world.engine, name, value)
+    with pytest.raises(ports.LevelUnknown, match=words):
+        world.actuator().current_level()
+
+
+def test_a_file_of_somebody_else_in_the_records_place_is_unknown(world: World) -> None:
+    world.at("full")
+    Path(world.place.path).write_text("disable-apiserver: true\n")
+    with pytest.raises(ports.LevelUnknown, match=r"expected '# regrade-level: '"):
+        world.actuator().current_level()
+
+
+def inside(world: World, ports_listening: tuple[int, ...], health: str = '{"health":"true"}') -> None:
+    """No network reaches the server; inside it these ports listen."""
+    world.k3s.stop()
+    table = "\n".join(
+        f" {i}: 00000000:{port:04X} 00000000:0000 0A 0 0 0" for i, port in enumerate(ports_listening)
+    )
+    (world.k3s.folder / "tcp").write_text(table + "\n")
+    (world.k3s.folder / "answers" / "health").write_text(health)
+    cat = world.k3s.folder / "bin" / "cat"
+    cat.write_text(
+        f'#!/bin/sh\ncase "$*" in /proc/net/tcp*) exec /bin/cat {world.k3s.folder}/tcp;; esac\n'
+        'exec /bin/cat "$@"\n'
+    )
+    cat.chmod(0o755)
+
+
+def test_44_45_the_level_from_inside_the_server_where_no_network_reaches_it(world: World) -> None:
+    actuator = world.actuator()
+    inside(world, (world.api_port, 2379, 2380, 10250, 10259))
+    assert actuator.current_level() == "full"
+    inside(world, (world.moved, 6444, 2379, 2380, 10258))
+    assert actuator.current_level() == "etcd-only"
+    inside(world, (world.moved, 2379), health="wget: server returned error: HTTP/1.1 503 Service Unavailable")
+    with pytest.raises(ports.LevelUnknown, match=r"etcd in container k3s is not healthy.*503"):
+        actuator.current_level()
+    inside(world, (world.api_port, 2379))
+    with pytest.raises(ports.LevelUnknown, match=r"booting"):
+        world.actuator(ETCD_ONLY_HTTPS_PORT="0").current_level()
+    (world.k3s.folder / "answers" / f"{world.api_port}_readyz").write_text(
+        "Error from server (ServiceUnavailable): apiserver disabled"
+    )
+    assert world.actuator(ETCD_ONLY_HTTPS_PORT="0").current_level() == "etcd-only"
+    assert not [call for call in world.engine.calls if "/logs" in call]
+
+
+# --- steps that restart nothing ---
+
+
+def test_between_full_and_control_plane_nothing_is_restarted(world: World) -> None:
+    actuator = world.actuator()
+    actuator.apply_level("control-plane")
+    assert world.recorded() == "# regrade-level: control-plane\n"
+    actuator.apply_level("full")
+    assert world.recorded() is None
+    assert world.restarts() == 0 and "gate" not in world.engine.calls
+
+
+@pytest.mark.parametrize("level", ["full", "control-plane", "etcd-only"])
+def test_a_level_that_is_there_already_writes_nothing(world: World, level: str) -> None:
+    world.at(level)
+    world.actuator().apply_level(level)
+    assert world.restarts() == 0
+    assert not [script for script in world.engine.scripts if "mv -f" in script or "rm -f" in script]
+
+
+def test_a_full_disk_is_said_before_anything_else(world: World) -> None:
+    Path(f"{world.k3s.config}.d").mkdir(parents=True)
+    (world.k3s.folder / "bin" / "mv").write_text(
+        "#!/bin/sh\necho 'mv: No space left on device' >&2\nexit 1\n"
+    )
+    (world.k3s.folder / "bin" / "mv").chmod(0o755)
+    for level in ("control-plane", "etcd-only"):
+        with pytest.raises(ports.ApplyFailed, match=r"could not be written.*No space left") as caught:
+            world.actuator().apply_level(level)
+        assert caught.value.began is False
+    assert world.restarts() == 0 and world.recorded() is None
+
+
+# --- steps that restart k3s ---
+
+
+def test_down_and_up_with_one_restart_each(world: World) -> None:
+    world.at("control-plane")
+    world.actuator().apply_level("etcd-only")
+    assert world.recorded() == record.text_for("etcd-only", world.moved)
+    calls = world.engine.calls
+    gate = calls.index("gate")
+    assert calls.index("note") < gate
+    assert calls[gate + 1] == "POST /containers/k3s/restart?t=60", (
+        "at once after the gate, with its own stop time-out"
+    )
+    assert world.restarts() == 1 and not [call for call in calls if "/stop" in call or "/kill" in call]
+    assert world.hooks.facts == [
+        {
+            "container": world.engine.id,
+            "started_at": "2026-09-20T10:39:02.000000000Z",
+            "record_before": "control-plane",
+            "member": OWN_MEMBER,
+            "heartbeat": "",
+        }
+    ]
+    writing = next(at for at, script in enumerate(world.engine.scripts) if "mv -f" in script)
+    assert "disable-agent: true" in world.engine.scripts[writing]
+
+    world.engine.calls.clear()
+    world.actuator().apply_level("control-plane")
+    assert world.recorded() == "# regrade-level: control-plane\n"
+    assert world.restarts() == 1 and world.k3s.level == "full"
+    assert world.hooks.facts[1]["heartbeat"] == "10:00:03"
+
+
+def test_the_level_is_not_reached_on_the_heartbeat_from_before(world: World) -> None:
+    world.at("etcd-only")
+    world.cluster.node_after = [
+        NODE._replace(ready_heartbeat="10:00:02"),
+        NODE._replace(ready_heartbeat="10:00:02"),
+        NODE._replace(ready=None, ready_heartbeat="10:00:09"),
+        NODE._replace(ready_heartbeat="10:00:09"),
+    ]
+    world.cluster.node_after.insert(0, world.cluster.node_after[0])
+    world.actuator().apply_level("control-plane")
+    assert len(world.cluster.node_after) == 1
+
+    world.at("etcd-only")
+    world.cluster.node_after = [NODE._replace(ready_heartbeat="10:00:02")]
+    with pytest.raises(ports.ApplyFailed, match=r"Ready only on its heartbeat from before") as caught:
+        world.actuator().apply_level("control-plane")
+    assert caught.value.began is True
+
+
+def test_nothing_is_restarted_while_the_node_cannot_be_read(world: World) -> None:
+    world.at("etcd-only")
+    world.cluster.fails = ports.Unreachable("no API server answered")
+    with pytest.raises(ports.ApplyFailed, match=r"no API server answered; k3s was not restarted") as caught:
+        world.actuator().apply_level("control-plane")
+    assert caught.value.began is False and world.restarts() == 0
+    assert world.recorded() == record.text_for("etcd-only", world.moved)
+
+
+@pytest.mark.parametrize("old", ["full", "control-plane"])
+def test_a_gate_that_refuses_puts_the_old_record_back(world: World, old: str) -> None:
+    world.at(old)
+    before = world.recorded()
+    world.hooks.refuse = ports.StepRefused("pi2 is not Ready")
+    with pytest.raises(
+        ports.StepRefused,
+        match=r"pi2 is not Ready; k3s was not restarted, the old record is "
+        r"back",
+    ):
+        world.actuator().apply_level("etcd-only")
+    assert world.recorded() == before and world.restarts() == 0
+
+
+def test_17_a_gate_that_cannot_be_asked_does_so_too(world: World) -> None:
+    world.hooks.refuse = ports.Unreachable("no API server answered")
+    with pytest.raises(ports.ApplyFailed) as caught:
+        world.actuator().apply_level("etcd-only")
+    assert caught.value.began is False and world.recorded() is None and world.restarts() == 0
+
+
+def test_50_a_restart_that_is_denied_puts_the_old_record_back(world: World) -> None:
+    world.at("control-plane")
+    fault(world, "k3s/restart", (403, "<html><body>403 Forbidden</body></html>"))
+    with pytest.raises(
+        ports.ApplyFailed,
+        match=r"restart of container k3s is forbidden.*the old record is "
+        r"back",
+    ) as caught:
+        world.actuator().apply_level("etcd-only")
+    assert caught.value.began is False
+    assert world.recorded() == "# regrade-level: control-plane\n"
+
+
+def test_50_preflight_tells_which_call_is_denied(world: World) -> None:
+    world.actuator().preflight()
+    assert world.restarts() == 0
+    fault(world, "/restart", (403, "<html>403 Forbidden</html>"))
+    with pytest.raises(docker_client.EngineError, match=r"restart of container k3s is forbidden"):
+        world.actuator().preflight()
+
+
+def test_50_a_proxy_that_denies_exec_or_info(world: World) -> None:
+    fault(world, "/info", (403, "<html>403 Forbidden</html>"))
+    world.actuator().preflight()
+    fault(world, "k3s/exec", (403, "<html>403 Forbidden</html>"))
+    with pytest.raises(docker_client.EngineError, match=r"exec of container k3s is forbidden"):
+        world.actuator().preflight()
+    with pytest.raises(ports.LevelUnknown, match=r"exec of container k3s is forbidden"):
+        world.actuator().current_level()
+
+
+@pytest.mark.parametrize("dead", [True, False])
+def test_38_a_restart_that_fails_half_way_is_started_again(world: World, dead: bool) -> None:
+    def stop() -> None:
+        if dead:
+            world.engine.running, world.engine.exit_code = False, 137
+            world.k3s.stop()
+        else:
+            threading.Timer(0.3, world.engine.boot).start()
+
+    text = "Cannot restart container k3s: tried to kill container, but did not receive an exit event"
+    fault(world, "k3s/restart", (500, {"message": text}), stop)
+    world.actuator().apply_level("etcd-only")
+    assert world.k3s.level == "etcd-only"
+    assert world.recorded() == record.text_for("etcd-only", world.moved)
+    assert ("POST /containers/k3s/start" in world.engine.calls) is dead
+
+
+def test_38_a_restart_call_without_an_answer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(docker_engine, "RESTART_GRACE_SECONDS", -9.5)
+
+    def hang() -> None:
+        world.engine.boot()
+        time.sleep(1)
+
+    fault(world, "k3s/restart", (204, ""), hang)
+    world.actuator(RESTART_TIMEOUT_SECONDS="10").apply_level("etcd-only")
+    assert world.k3s.level == "etcd-only" and world.k3s.boots == 2
+
+
+def test_38_a_restart_that_never_happens_leaves_the_step_open(world: World) -> None:
+    fault(world, "k3s/restart", (500, {"message": "did not receive an exit event"}))
+    with pytest.raises(
+        ports.ApplyFailed,
+        match=r"not reached within 3 s.*did not receive an exit "
+        r"event",
+    ) as caught:
+        world.actuator().apply_level("etcd-only")
+    assert caught.value.began is True
+
+
+def test_20_an_unasked_restart_during_the_boot_is_no_done_step(world: World) -> None:
+    """It ends once and comes back: the level counts only once it holds."""
+    ended = []
+
+    def end() -> None:
+        if world.k3s.boots == 2 and not ended:
+            ended.append(1)
+            world.engine.restarts = 1
+            world.k3s.stop()
+            threading.Timer(0.3, world.k3s.start).start()
+
+    fault(world, "json", None, end)
+    world.actuator().apply_level("etcd-only")
+    assert ended and world.k3s.level == "etcd-only"
+
+
+@pytest.mark.parametrize("old", ["full", "control-plane"])
+@pytest.mark.parametrize("exec_works", [True, False])
+def test_40_a_crash_loop_gets_the_old_record_back_and_one_start(
+    world: World, old: str, exec_works: bool
+) -> None:
+    world.at(old)
+    world.k3s.dies_at = {"etcd-only"}
+    if exec_works:  # a container that lives a few seconds takes an exec between two ends
+        fault(world, "k3s/exec", None, lambda: setattr(world.engine, "restarting", False))
+    begun = time.monotonic()
+    with pytest.raises(
+        ports.ApplyFailed,
+        match=r"ended . times at etcd-only.*exit code 1.*runs at .* "
+        r"again",
+    ) as caught:
+        world.actuator().apply_level("etcd-only")
+    assert time.monotonic() - begun < 5, "in seconds"
+    assert caught.value.began is True
+    assert world.restarts() == 2 and world.k3s.level == "full"
+    assert world.actuator().recorded_level() == old
+    world.actuator().apply_level(old)
+    assert world.recorded() == (record.text_for(old, 0) or None)
+
+
+def test_40_a_crash_loop_at_the_old_level_too_leaves_the_step_open(world: World) -> None:
+    fault(world, "k3s/restart", None, lambda: setattr(world.k3s, "dies_at", {"etcd-only", "full"}))
+    with pytest.raises(ports.ApplyFailed, match=r"it ends there too.*step stays open") as caught:
+        world.actuator().apply_level("etcd-only")
+    assert caught.value.began is True and world.restarts() == 2
+
+
+def test_40_a_crash_loop_found_at_the_beginning_is_started_once_with_the_wanted_level(world: World) -> None:
+    world.k3s.dies_at = {"etcd-only"}
+    world.at("etcd-only")
+    time.sleep(0.2)
+    world.actuator().apply_level("control-plane")
+    assert world.k3s.level == "full" and world.restarts() == 1
+    assert world.actuator().current_level() == "control-plane"
+
+
+def test_39_another_address_after_the_restart_is_said(world: World) -> None:
+    networks = world.engine.inspected["NetworkSettings"]["Networks"]
+    fault(world, "k3s/restart", None, lambda: networks["net"].update(IPAddress="172.20.0.2"))
+    with pytest.raises(ports.ApplyFailed, match=r"172.20.0.2, it had 127.0.0.1.*ipv4_address") as caught:
+        world.actuator().apply_level("etcd-only")
+    assert caught.value.began is True
+
+
+def test_a_container_recreated_during_the_step(world: World) -> None:
+    fault(world, "k3s/restart", None, lambda: setattr(world.engine, "id", "3" * 64))
+    with pytest.raises(ports.ApplyFailed, match=r"was recreated during the step") as caught:
+        world.actuator().apply_level("etcd-only")
+    assert caught.value.began is True
+
+
+def test_another_member_id_after_the_restart_is_said(world: World) -> None:
+    fault(world, "k3s/restart", None, lambda: world.k3s.members[0].update(ID=77))
+    with pytest.raises(ports.ApplyFailed, match=f"member id changed from {OWN_MEMBER} to 77"):
+        world.actuator().apply_level("etcd-only")
+
+
+def test_etcd_must_be_healthy_again(world: World) -> None:
+    fault(world, "k3s/restart", None, lambda: setattr(world.k3s, "health", '{"health":"false"}'))
+    with pytest.raises(ports.ApplyFailed, match=r"etcd is not healthy"):
+        world.actuator().apply_level("etcd-only")
+
+
+def test_48_a_stopped_container_of_an_open_step_is_started(world: World) -> None:
+    world.at("etcd-only")
+    world.engine.running = False
+    world.k3s.stop()
+    actuator = world.actuator()
+    assert actuator.start_stopped() is True
+    assert actuator.start_stopped() is False
+    assert actuator.current_level() == "etcd-only"
+    world.engine.running = False
+    world.k3s.stop()
+    world.k3s.boot_seconds = 0.5
+    actuator.apply_level("etcd-only")
+    assert world.restarts() == 0 and "gate" not in world.engine.calls
+
+
+@pytest.mark.parametrize("policy", ["no", "", "on-failure"])
+def test_48_a_policy_that_would_not_bring_k3s_back_is_refused(world: World, policy: str) -> None:
+    world.engine.inspected["HostConfig"]["RestartPolicy"]["Name"] = policy
+    with pytest.raises(ports.StepRefused, match=r"restart: unless-stopped"):
+        world.actuator().apply_level("etcd-only")
+    assert world.recorded() is None and world.restarts() == 0
+
+
+def test_52_a_rootless_engine_is_refused_by_name(world: World) -> None:
+    world.engine.info["SecurityOptions"].append("name=rootless")
+    with pytest.raises(ports.StepRefused, match=r"rootless"):
+        world.actuator().apply_level("etcd-only")
+
+
+def test_a_data_volume_without_a_name_is_refused_before_anything(world: World) -> None:
+    world.engine.inspected["Mounts"] = [
+        {"Type": "volume", "Name": "b" * 64, "Destination": str(world.k3s.data), "RW": True}
+    ]
+    with pytest.raises(ports.StepRefused, match=r"a volume without a name.*k3s-data"):
+        world.actuator().apply_level("etcd-only")
+    assert world.restarts() == 0
+
+
+# --- the record behind a link ---
+
+
+def test_a_recreated_container_has_lost_the_link_and_a_step_brings_it_back(world: World) -> None:
+    del world.engine.inspected["Mounts"][1]
+    world.place = record.Place(f"{world.k3s.data}/regrade", f"{world.k3s.config}.d")
+    world.actuator().apply_level("control-plane")
+    world.actuator().apply_level("etcd-only")
+    link = Path(world.place.link)
+    assert link.is_symlink() and world.recorded() == record.text_for("etcd-only", world.moved)
+    link.unlink()
+    world.engine.boot()
+    actuator = world.actuator()
+    assert (actuator.current_level(), actuator.recorded_level()) == ("full", "etcd-only")
+    actuator.apply_level("etcd-only")
+    assert world.k3s.level == "etcd-only" and link.is_symlink()
+    actuator.apply_level("control-plane")
+    link.unlink()
+    actuator.apply_level("control-plane")
+    assert link.is_symlink() and actuator.current_level() == "control-plane"
+    actuator.apply_level("full")
+    assert not os.path.lexists(link) and world.recorded() is None
+
+
+# --- the trap ---
+
+
+def test_a_good_boot_is_told_by_one_cat(world: World) -> None:
+    world.actuator().apply_level("etcd-only")
+    assert not [asked for asked in world.k3s.asked() if ":6444" in asked]
+    assert world.actuator().trapped() is False
+
+
+def test_its_own_address_first_is_no_trap_where_6444_is_good(world: World) -> None:
+    world.k3s.own_first = True
+    world.actuator().apply_level("etcd-only")
+    assert [asked for asked in world.k3s.asked() if ":6444" in asked]
+    assert world.restarts() == 1
+
+
+def test_a_trapped_boot_is_restarted_once_more_after_the_gate(world: World) -> None:
+    world.k3s.trapped_boots = 1
+    world.actuator(ETCD_ONLY_HTTPS_PORT="0").apply_level("etcd-only")
+    calls = [call for call in world.engine.calls if call in ("gate", "note") or "restart" in call]
+    assert calls == ["note", "gate", "POST /containers/k3s/restart?t=60"] * 2
+    assert world.hooks.facts[1]["cure"] == "own-address trap"
+    assert world.actuator(ETCD_ONLY_HTTPS_PORT="0").trapped() is False
+
+
+@pytest.mark.parametrize(
+    ("lacks", "words"),
+    [
+        ({"addresses": ("10.0.0.12", "127.0.0.1")}, "still holds our address"),
+        ({"holder": "pi1"}, "is held by pi1"),
+        ({"holder": "host-of-pi1_3c0f"}, "is held by host-of-pi1"),
+        ({"holder": ""}, "is held by nobody"),
+        ({"renews": False}, "was not renewed since"),
+    ],
+)
+def test_the_cure_waits_for_all_three_conditions(world: World, lacks: dict[str, Any], words: str) -> None:
+    world.k3s.trapped_boots = 1
+    for name, value in lacks.items():
+        setattr(world.cluster, name, value)
+    good = Cluster(world.k3s)
+    actuator = world.actuator(ETCD_ONLY_HTTPS_PORT="0")
+
+    def cure() -> None:
+        while world.cluster.asked < 3:
+            time.sleep(0.01)
+        restarts.append(world.restarts())
+        for name in lacks:
+            setattr(world.cluster, name, getattr(good, name))
+
+    restarts: list[int] = []
+    thread = threading.Thread(target=cure)
+    thread.start()
+    actuator.apply_level("etcd-only")
+    thread.join()
+    assert restarts == [1] and world.restarts() == 2
+
+    world.k3s.trapped_boots = 1
+    world.at("etcd-only")
+    for name, value in lacks.items():
+        setattr(world.cluster, name, value)
+    assert actuator.trapped() is True
+    with pytest.raises(ports.ApplyFailed, match=words) as caught:
+        actuator.apply_level("etcd-only")
+    assert caught.value.began is False and world.restarts() == 0
+
+
+def test_a_cure_the_gate_refuses_leaves_the_step_open(world: World) -> None:
+    world.k3s.trapped_boots = 1
+    fault(
+        world,
+        "k3s/restart",
+        None,
+        lambda: setattr(world.hooks, "refuse", ports.StepRefused("pi2 is not Ready")),
+    )
+    with pytest.raises(ports.ApplyFailed, match=r"locked behind its own address.*pi2 is not Ready") as caught:
+        world.actuator(ETCD_ONLY_HTTPS_PORT="0").apply_level("etcd-only")
+    assert caught.value.began is True and world.restarts() == 1
+
+
+def test_a_cure_that_does_not_help_is_tried_once(world: World) -> None:
+    world.k3s.trapped_boots = 2
+    with pytest.raises(ports.ApplyFailed, match=r"still locked.*ETCD_ONLY_HTTPS_PORT") as caught:
+        world.actuator(ETCD_ONLY_HTTPS_PORT="0").apply_level("etcd-only")
+    assert caught.value.began is True and world.restarts() == 2
+
+
+# --- etcd ---
+
+
+def test_members_are_asked_where_k3s_listens(world: World) -> None:
+    actuator = world.actuator()
+    assert [member.id for member in actuator.members()] == [OWN_MEMBER, "2"]
+    assert actuator.healthy() is True
+    world.at("etcd-only")
+    assert [member.id for member in actuator.members()] == [OWN_MEMBER, "2"]
+    assert world.k3s.asked()[-1] == f"https://127.0.0.1:{world.moved}/db/info"
+    assert world.hooks.facts == []
+
+
+@pytest.mark.parametrize(
+    "said", ["Error from server (InternalError): etcdserver: no leader", "Forbidden", "{}"]
+)
+def test_no_quorum_is_unknown(world: World, said: str) -> None:
+    world.k3s.members_said, world.k3s.health = said, '{"health":"false"}'
+    world.at("full")
+    with pytest.raises(ports.LevelUnknown, match=r"member list cannot be read"):
+        world.actuator().members()
+    assert world.actuator().healthy() is False
+    with pytest.raises(ports.ApplyFailed, match=r"member list cannot be read.*not restarted"):
+        world.actuator().apply_level("etcd-only")
+    assert world.restarts() == 0 and world.recorded() is None
+
+
+def test_the_token_of_the_configuration_never_leaves_the_container(world: World) -> None:
+    world.k3s.config.write_text('token: "hush"\nnode-ip: 127.0.0.1')
+    world.engine.inspected["Args"].remove("--node-ip=127.0.0.1")
+    assert world.actuator().current_level() == "full"
+    assert not [output for output in world.engine.outputs if b"hush" in output]
+    assert world.actuator()._server().addresses == ("127.0.0.1",)
+
+
+def test_built_to_look_it_applies_nothing(world: World) -> None:
+    actuator = world.actuator()
+    actuator._hooks = None
+    with pytest.raises(ports.ApplyFailed, match=r"to look only"):
+        actuator.apply_level("etcd-only")
+    with pytest.raises(ports.ApplyFailed, match=r"'half' is no level"):
+        world.actuator().apply_level("half")
+
+
+# --- the engine's own words ---
+
+
+def test_no_container_of_that_name(world: World) -> None:
+    with pytest.raises(ports.LevelUnknown, match=r"no container named other.*set CONTAINER"):
+        world.actuator(CONTAINER="other").current_level()
+    with pytest.raises(ports.ApplyFailed, match=r"no container named other"):
+        world.actuator(CONTAINER="other").apply_level("full")
+
+
+def test_52_no_socket(world: World) -> None:
+    with pytest.raises(ports.LevelUnknown, match=r"no Docker socket at unix:///none.sock: set DOCKER_HOST"):
+        world.actuator(DOCKER_HOST="unix:///none.sock").current_level()
+
+
+def test_nobody_listens_at_the_socket(world: World) -> None:
+    world.engine._server.shutdown()
+    world.engine._server.server_close()
+    with pytest.raises(ports.LevelUnknown, match=r"connection refused"):
+        world.actuator().current_level()
+    with pytest.raises(ports.ApplyFailed) as caught:
+        world.actuator().apply_level("etcd-only")
+    assert caught.value.began is False
+
+
+def test_51_permission_denied_names_selinux(world: World, tmp_path: Path) -> None:
+    for path in (tmp_path, *tmp_path.parents):
+        if path != Path("/") and path.stat().st_uid == os.getuid() and "pytest" in str(path):
+            path.chmod(0o755)
+    world.engine.path.chmod(0o600)
+    script = f"""
+import os, sys
+sys.path[:0] = {sys.path!r}
+import docker, requests
+from {docker_client.__name__} import Engine, EngineError
+if os.getuid() == 0:
+    os.setgid(65534); os.setuid(65534)
+else:
+    os.chmod({str(world.engine.path)!r}, 0)
+try:
+    Engine({world.engine.url!r}, "k3s", 2).inspect()
+except EngineError as error:
+    print(error, error.sent)
+"""
+    done = subprocess.run([sys.executable, "-B", "-c", script], capture_output=True, text=True, check=False)
+    assert "permission denied on the Docker socket" in done.stdout, done.stderr
+    assert "label=disable" in done.stdout and done.stdout.strip().endswith("False")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "client version 1.24 is too old. Minimum supported API version is 1.44, please upgrade your client",
+        "client version 1.44 is too new. Maximum supported API version is 1.43",
+    ],
+)
+def test_43_a_version_the_engine_does_not_take_is_said_as_it_is(world: World, text: str) -> None:
+    fault(world, "GET /containers", (400, {"message": text}))
+    with pytest.raises(ports.LevelUnknown) as caught:
+        world.actuator().current_level()
+    assert text in one_line(caught.value)
+
+
+@pytest.mark.parametrize("version", ["1.41", "1.44", "1.51"])
+def test_43_the_version_is_negotiated(world: World, version: str) -> None:
+    world.engine.version = {"ApiVersion": version, "MinAPIVersion": "1.24", "Version": "x"}
+    paths: list[str] = []
+    actuator = world.actuator()
+    actuator.current_level()
+    api = actuator._engine._client()
+    paths.append(api.api_version)
+    assert paths == [version]
+
+
+def test_an_engine_that_hangs_has_an_end(world: World) -> None:
+    fault(world, "json", (200, {}), lambda: time.sleep(20))
+    begun = time.monotonic()
+    with pytest.raises(ports.LevelUnknown, match=r"gave no answer to inspect.*2 s"):
+        world.actuator().current_level()
+    assert time.monotonic() - begun < 3
+
+
+def test_the_exit_code_and_both_streams_of_a_command(world: World) -> None:
+    engine = world.actuator()._engine
+    assert engine.run("echo out; echo err >&2; exit 3", 2) == (3, "out\n", "err\n")
+    assert engine.run("true", 2) == (0, "", "")
