@@ -36,7 +36,7 @@ import engine
 import images
 import layout
 from layout import CONTAINER, DATA, LABEL, MADE_FROM, PROJECT_FOLDER, Place, Settings
-from progress import Failed, Part, say, span
+from parts import Failed, Part, say, span
 
 Result = subprocess.CompletedProcess[str]
 T = TypeVar("T")
@@ -54,7 +54,9 @@ class BedError(Failed):
         self.result = result
 
 
-def run(command: Sequence[str], *, check: bool = True, input: Optional[str] = None, timeout: float = 60) -> Result:
+def run(
+    command: Sequence[str], *, check: bool = True, input: Optional[str] = None, timeout: float = 60
+) -> Result:
     """Run a command and capture its text. Raises BedError when it fails (with ``check``) or takes too long."""
     shown = " ".join(command)
     shown = shown if len(shown) < 160 else shown[:157] + "..."
@@ -71,7 +73,9 @@ def run(command: Sequence[str], *, check: bool = True, input: Optional[str] = No
         raise BedError(f"`{shown}` did not end in {span(timeout)}") from error
     if check and result.returncode:
         said = (result.stderr or result.stdout).strip().splitlines()
-        raise BedError(f"`{shown}` gave exit code {result.returncode}: {said[-1] if said else 'it said nothing'}", result)
+        raise BedError(
+            f"`{shown}` gave exit code {result.returncode}: {said[-1] if said else 'it said nothing'}", result
+        )
     return result
 
 
@@ -87,22 +91,32 @@ class Server:
     def __repr__(self) -> str:
         return f"Server({self.name}, {self.address})"
 
-    def sh(self, script: str, *, check: bool = True, input: Optional[str] = None, timeout: float = 60) -> Result:
+    def sh(
+        self, script: str, *, check: bool = True, input: Optional[str] = None, timeout: float = 60
+    ) -> Result:
         """Run a shell script on the host."""
         return self._exec(["sh", "-euc", script], check, input, timeout)
 
-    def docker(self, *args: str, check: bool = True, input: Optional[str] = None, timeout: float = 60) -> Result:
+    def docker(
+        self, *args: str, check: bool = True, input: Optional[str] = None, timeout: float = 60
+    ) -> Result:
         """The docker command on the host's own engine."""
         return self._exec(["docker", *args], check, input, timeout)
 
     def compose(self, *args: str, check: bool = True, timeout: float = 120) -> Result:
         """``docker compose`` in the fleet's own project on the host."""
-        return self.docker("compose", "--project-directory", PROJECT_FOLDER, *args, check=check, timeout=timeout)
+        return self.docker(
+            "compose", "--project-directory", PROJECT_FOLDER, *args, check=check, timeout=timeout
+        )
 
-    def kubectl(self, *args: str, check: bool = True, input: Optional[str] = None, timeout: float = 60) -> Result:
+    def kubectl(
+        self, *args: str, check: bool = True, input: Optional[str] = None, timeout: float = 60
+    ) -> Result:
         """kubectl in this server's k3s container, with the rights of k3s's own administrator."""
         keep_open = [] if input is None else ["-i"]
-        return self.docker("exec", *keep_open, CONTAINER, "kubectl", *args, check=check, input=input, timeout=timeout)
+        return self.docker(
+            "exec", *keep_open, CONTAINER, "kubectl", *args, check=check, input=input, timeout=timeout
+        )
 
     def _exec(self, command: list[str], check: bool, input: Optional[str], timeout: float) -> Result:
         keep_open = [] if input is None else ["-i"]
@@ -142,7 +156,9 @@ class Server:
             if time.monotonic() > until:
                 logs = run(["docker", "logs", "--tail=5", self.host_container], check=False)
                 said = (logs.stdout + logs.stderr).strip().splitlines()
-                raise BedError(f"{self.name}: its Docker engine does not answer: {said[-1] if said else 'no log'}")
+                raise BedError(
+                    f"{self.name}: its Docker engine does not answer: {said[-1] if said else 'no log'}"
+                )
             time.sleep(0.3)
 
 
@@ -156,7 +172,9 @@ class Bed:
 
     # -- using it
 
-    def kubectl(self, *args: str, check: bool = True, input: Optional[str] = None, timeout: float = 60) -> Result:
+    def kubectl(
+        self, *args: str, check: bool = True, input: Optional[str] = None, timeout: float = 60
+    ) -> Result:
         """kubectl through the first server whose API answers. Raises BedError when none does."""
         for server in self.servers:
             if server.api_answers():
@@ -207,18 +225,21 @@ class Bed:
         """Three servers whose Nodes are Ready; on a bed that runs, verify, and start what is stopped."""
         made = self.prepare()
         with cache.lock(f"bed-{self.settings.name}"):
-            key = cache.key(*sorted(f"{tag} {images.present(tag)}" for tag in made.values()), Path(layout.__file__))
+            key = cache.key(
+                *sorted(f"{tag} {images.present(tag)}" for tag in made.values()), Path(layout.__file__)
+            )
             found = {place.host_container: self._label(place.host_container) for place in self.places}
             whole = all(label == key for label in found.values())
             if any(label is not None for label in found.values()) and not whole:
                 say("[bed] what is there is not whole, or was made from other images: taking it down first")
                 self._down()
-            archive = images.archive(list(made.values()))
+            archive = images.archive([made["k3s"], made["service"]])
             with Part("three servers") as part:
                 if not whole:
                     self._make(made["host"], key)
                 part.now("hosts, their engines and k3s")
-                _each(self.servers, lambda server: self._serve(server, made, archive))
+                pods = None if images.is_stand_in(made["k3s"]) else images.pods()
+                _each(self.servers, lambda server: self._serve(server, made, archive, pods))
                 part.now("waiting for three Ready Nodes")
                 self.wait_ready()
 
@@ -238,16 +259,21 @@ class Bed:
             command = ["docker", "create", "--init", "--privileged", mark, f"--label={MADE_FROM}={key}"]
             command += [f"--name={place.host_container}", f"--hostname={place.name}"]
             command += [f"--network={name}", f"--ip={place.address}", f"--stop-timeout={STOP_SECONDS}"]
-            command += ["--tmpfs=/run", "--tmpfs=/tmp:exec", f"--volume={place.volume}:/var/lib/docker", image]
+            command += [
+                "--tmpfs=/run",
+                "--tmpfs=/tmp:exec",
+                f"--volume={place.volume}:/var/lib/docker",
+                image,
+            ]
             run(command)
 
-    def _serve(self, server: Server, made: Mapping[str, str], archive: Path) -> None:
+    def _serve(self, server: Server, made: Mapping[str, str], archive: Path, pods: Optional[bytes]) -> None:
         """Bring one host to a running k3s, from wherever it is."""
         server.start_host()
         if server.docker("image", "inspect", made["k3s"], made["service"], check=False).returncode:
             self._load(server, archive)
         if server.docker("inspect", "--type=container", CONTAINER, check=False).returncode:
-            files = layout.files(self.places, server.place, made["k3s"])
+            files = layout.files(self.places, server.place, made["k3s"], pods)
             self._write(server, ["tar", "-xC", PROJECT_FOLDER], files.project)
             # The container is made before it runs, so that what lies on its data volume is there at its first start.
             server.compose("create")
@@ -256,7 +282,7 @@ class Bed:
         server.compose("up", "--detach", "--no-recreate")
 
     @staticmethod
-    def _write(server: Server, command: list[str], files: Mapping[str, str]) -> None:
+    def _write(server: Server, command: list[str], files: Mapping[str, bytes]) -> None:
         server.sh(f"mkdir -p {PROJECT_FOLDER}")
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w") as tar:
@@ -264,8 +290,7 @@ class Bed:
                 folder = tarfile.TarInfo(name)
                 folder.type, folder.mode = tarfile.DIRTYPE, 0o755
                 tar.addfile(folder)
-            for name, text in files.items():
-                data = text.encode()
+            for name, data in files.items():
                 file = tarfile.TarInfo(name)
                 file.size, file.mode = len(data), 0o600 if name.endswith("config.yaml") else 0o644
                 tar.addfile(file, io.BytesIO(data))
@@ -324,7 +349,14 @@ class Bed:
         lines = []
         for server in self.servers:
             host = run(
-                ["docker", "inspect", "--type=container", "--format={{.State.Status}}", server.host_container], check=False
+                [
+                    "docker",
+                    "inspect",
+                    "--type=container",
+                    "--format={{.State.Status}}",
+                    server.host_container,
+                ],
+                check=False,
             )
             if host.returncode:
                 lines.append(f"{server.name}: no host {server.host_container}")
@@ -353,12 +385,16 @@ def _feed(command: list[str], data: Union[bytes, io.BufferedReader], timeout: fl
         raise BedError(f"`{' '.join(command)}` did not end in {span(timeout)}") from error
     if result.returncode:
         said = (result.stderr or result.stdout).decode(errors="replace").strip().splitlines()
-        raise BedError(f"`{' '.join(command)}` gave exit code {result.returncode}: {said[-1] if said else 'nothing said'}")
+        raise BedError(
+            f"`{' '.join(command)}` gave exit code {result.returncode}: {said[-1] if said else 'nothing said'}"
+        )
 
 
 def main(arguments: Sequence[str]) -> int:
     """The command. 0 is success, 1 a failure said in one line, 2 a wrong command line."""
-    parser = argparse.ArgumentParser(prog="bed.py", description="The test bed: three servers on this machine.")
+    parser = argparse.ArgumentParser(
+        prog="bed.py", description="The test bed: three servers on this machine."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("prepare", help="build or pull every image")
     commands.add_parser("up", help="three servers whose Nodes are Ready")

@@ -47,7 +47,9 @@ def _files(path: Path) -> list[Path]:
         return [path]
     found = sorted(p for p in path.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
     if not found:
-        raise FileNotFoundError(f"{path} holds no file: a cache key needs its content; check the checkout is whole")
+        raise FileNotFoundError(
+            f"{path} holds no file: a cache key needs its content; check the checkout is whole"
+        )
     return found
 
 

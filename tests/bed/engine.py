@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 import cache
-from progress import Failed, Part, say
+from parts import Failed, Part, say
 
 HERE = Path(__file__).resolve().parent
 COMPOSE_VERSION = "v2.40.3"
@@ -36,16 +36,24 @@ def packages(*names: str) -> None:
         return
     listed = " ".join(missing)
     if shutil.which("apt-get") is None:
-        raise Failed(f"the Debian packages {listed} are needed and there is no apt-get: install their like by hand")
+        raise Failed(
+            f"the Debian packages {listed} are needed and there is no apt-get: install their like by hand"
+        )
     if os.geteuid() != 0:
-        raise Failed(f"the Debian packages {listed} are missing: run `apt-get install {listed}` as root, or this as root")
+        raise Failed(
+            f"the Debian packages {listed} are missing: run `apt-get install {listed}` as root, or this as root"
+        )
     # One at a time in this machine's cache, too: apt's own lock is not waited for by default.
     with cache.lock("apt"), Part("Debian packages") as part:
         say(f"[Debian packages] running as root: installing {listed}")
         env = {"DEBIAN_FRONTEND": "noninteractive"}
         wait = "-o=DPkg::Lock::Timeout=300"
         part.run(["apt-get", "update", "-q", wait], env=env, timeout=600)
-        part.run(["apt-get", "install", "-q", "-y", "--no-install-recommends", wait, *missing], env=env, timeout=1200)
+        part.run(
+            ["apt-get", "install", "-q", "-y", "--no-install-recommends", wait, *missing],
+            env=env,
+            timeout=1200,
+        )
 
 
 def _installed(name: str) -> bool:
@@ -79,10 +87,16 @@ def ensure_engine() -> None:
     if why_not is None:
         return
     if os.environ.get("DOCKER_HOST"):
-        raise Failed(f"DOCKER_HOST names an engine that does not answer ({why_not}): start it, or unset DOCKER_HOST")
+        raise Failed(
+            f"DOCKER_HOST names an engine that does not answer ({why_not}): start it, or unset DOCKER_HOST"
+        )
     if os.geteuid() != 0:
-        raise Failed(f"no Docker engine answers ({why_not}): start one, or run this as root, which starts one itself")
-    say(f"[Docker engine] none answers ({why_not}); running as root, so one is installed where absent, and started")
+        raise Failed(
+            f"no Docker engine answers ({why_not}): start one, or run this as root, which starts one itself"
+        )
+    say(
+        f"[Docker engine] none answers ({why_not}); running as root, so one is installed where absent, and started"
+    )
     packages("docker.io", "containerd", "runc", "iptables", "iproute2")
     with cache.lock("engine"), Part("Docker engine") as part:
         # A package that starts its own service gets the time to do so.
@@ -92,7 +106,9 @@ def ensure_engine() -> None:
         start(ENGINE_FOLDER, ENGINE_LOG)
 
 
-def start(folder: Path, log: Path, *flags: str, host: Optional[str] = None, patience: float = 60) -> subprocess.Popen[bytes]:
+def start(
+    folder: Path, log: Path, *flags: str, host: Optional[str] = None, patience: float = 60
+) -> subprocess.Popen[bytes]:
     """Start dockerd detached, with a configuration file of our own in ``folder``, and wait until it answers.
 
     ``flags`` and ``host`` are for a second engine beside the machine's own.
@@ -146,7 +162,9 @@ def has_sys_resource(status: Optional[str] = None) -> bool:
     raise Failed("/proc/self/status has no line CapBnd: this needs a Linux with capabilities")
 
 
-def _await_answer(seconds: float, child: Optional[subprocess.Popen[bytes]] = None, host: Optional[str] = None) -> Optional[str]:
+def _await_answer(
+    seconds: float, child: Optional[subprocess.Popen[bytes]] = None, host: Optional[str] = None
+) -> Optional[str]:
     until = time.monotonic() + seconds
     while True:
         why_not = answers() if host is None else _answers_at(host)
@@ -159,7 +177,9 @@ def _await_answer(seconds: float, child: Optional[subprocess.Popen[bytes]] = Non
 
 def _answers_at(host: str) -> Optional[str]:
     version = subprocess.run(
-        ["docker", "--host", host, "version", "--format", "{{.Server.Version}}"], capture_output=True, text=True
+        ["docker", "--host", host, "version", "--format", "{{.Server.Version}}"],
+        capture_output=True,
+        text=True,
     )
     return None if version.returncode == 0 else version.stderr.strip()
 
@@ -173,7 +193,9 @@ def compose_plugin() -> Path:
             return path
         go = shutil.which("go")
         if go is None:
-            raise Failed("the Compose v2 plugin is built with Go 1.25 or newer, and there is no go on PATH: install it")
+            raise Failed(
+                "the Compose v2 plugin is built with Go 1.25 or newer, and there is no go on PATH: install it"
+            )
         with Part("Compose plugin") as part:
             part.now("go build of Docker Compose")
             version = f"-X github.com/docker/compose/v2/internal.Version={COMPOSE_VERSION}"
@@ -198,7 +220,9 @@ def ensure_compose() -> None:
     new.chmod(0o755)
     new.replace(target)
     if not _compose_works():
-        raise Failed(f"docker compose does not work with the plugin at {target}: run `docker compose version` to see why")
+        raise Failed(
+            f"docker compose does not work with the plugin at {target}: run `docker compose version` to see why"
+        )
 
 
 def _compose_works() -> bool:

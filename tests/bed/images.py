@@ -6,7 +6,6 @@ Standard library and the docker command only. Each is made at most once for the 
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import ssl
 import subprocess
@@ -14,11 +13,11 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
-from typing import Optional, Protocol, cast
+from typing import Optional
 
 import cache
 import engine
-from progress import Failed, Part, say
+from parts import Failed, Part, say
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -40,7 +39,9 @@ CONTACT_SECONDS = 15
 
 def present(image: str) -> Optional[str]:
     """The id of a local image, None where there is none."""
-    found = subprocess.run(["docker", "image", "inspect", "--format", "{{.Id}}", image], capture_output=True, text=True)
+    found = subprocess.run(
+        ["docker", "image", "inspect", "--format", "{{.Id}}", image], capture_output=True, text=True
+    )
     return found.stdout.strip() if found.returncode == 0 else None
 
 
@@ -52,7 +53,11 @@ def pull(image: str, limit: float = 900) -> Optional[str]:
     if present(image):
         return None
     child = subprocess.Popen(
-        ["docker", "pull", image], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL
+        ["docker", "pull", image],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        stdin=subprocess.DEVNULL,
     )
     killer = threading.Timer(CONTACT_SECONDS, child.kill)
     killer.start()
@@ -73,39 +78,45 @@ def pull(image: str, limit: float = 900) -> Optional[str]:
     return "no answer in time" if silent else last
 
 
-class _StandIn(Protocol):
-    def ensure_image(self) -> str: ...
-
-
 def k3s(chosen: Optional[str]) -> str:
     """The k3s image: the one chosen, else the official one, else the stand-in built here from real parts."""
     if chosen:
         why_not = pull(chosen)
         if why_not:
-            raise Failed(f"REGRADE_K3S_IMAGE names {chosen}, which is neither here nor to be pulled ({why_not})")
+            raise Failed(
+                f"REGRADE_K3S_IMAGE names {chosen}, which is neither here nor to be pulled ({why_not})"
+            )
         return chosen
     why_not = pull(OFFICIAL_K3S)
     if why_not is None:
         return OFFICIAL_K3S
-    say(f"[images] {OFFICIAL_K3S} cannot be pulled ({why_not}): using the stand-in, made here from real parts")
-    return stand_in().ensure_image()
+    say(
+        f"[images] {OFFICIAL_K3S} cannot be pulled ({why_not}): using the stand-in, made here from real parts"
+    )
+    return _stand_in_build()
 
 
-def stand_in() -> _StandIn:
-    """The program that builds the stand-in, which has its own folder on the import path."""
-    file = HERE / "image" / "build.py"
-    name = "bed_stand_in_build"
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None or not file.is_file():
-        raise Failed(f"{file} is missing: the checkout is not whole")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    sys.path.insert(0, str(file.parent))
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(str(file.parent))
-    return cast(_StandIn, module)
+def is_stand_in(image: str) -> bool:
+    """Whether it is the k3s of tests/bed/image, which has the test pods' image in it."""
+    return image.startswith("exadev/k3s-bed:")
+
+
+def pods() -> bytes:
+    """The archive of the test pods' image, for a k3s image that does not have it."""
+    with tempfile.TemporaryDirectory(prefix="bed-pods-") as folder:
+        file = Path(folder, "pods.tar")
+        _stand_in_build("--pod-images", str(file))
+        return file.read_bytes()
+
+
+def _stand_in_build(*arguments: str) -> str:
+    # A program of its own, with its own modules and its own signs of life on standard error.
+    command = [sys.executable, str(HERE / "image" / "build.py"), *arguments]
+    built = subprocess.run(command, stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
+    lines = built.stdout.strip().splitlines()
+    if built.returncode or not lines:
+        raise Failed("the stand-in for k3s could not be built: see above")
+    return lines[-1]
 
 
 def debian() -> str:
@@ -126,8 +137,14 @@ def debian() -> str:
                 return f"debootstrap, {done} packages handled"
 
             tree = Path(folder, "tree")
-            part.run(["debootstrap", "--variant=minbase", SUITE, str(tree)], describe=how_far, timeout=1200)
-            for useless in ("var/cache/apt/archives", "var/lib/apt/lists", "usr/share/doc", "usr/share/locale"):
+            command = ["debootstrap", "--variant=minbase", SUITE, str(tree), *_mirror()]
+            part.run(command, describe=how_far, timeout=1200)
+            for useless in (
+                "var/cache/apt/archives",
+                "var/lib/apt/lists",
+                "usr/share/doc",
+                "usr/share/locale",
+            ):
                 shutil.rmtree(tree / useless, ignore_errors=True)
             (tree / "var/cache/apt/archives/partial").mkdir(parents=True)
             (tree / "var/lib/apt/lists/partial").mkdir(parents=True)
@@ -136,6 +153,20 @@ def debian() -> str:
             part.run(["tar", "-C", str(tree), "--numeric-owner", "-cf", str(archive), "."])
             part.run(["docker", "import", "--change", "CMD /bin/bash", str(archive), own])
     return own
+
+
+def _mirror() -> list[str]:
+    """The Debian archive that this machine's own apt uses, where it uses one of the suite."""
+    wanted = [
+        "apt-get",
+        "indextargets",
+        "--format",
+        "$(REPO_URI)",
+        "Created-By: Packages",
+        f"Codename: {SUITE}",
+    ]
+    known = subprocess.run([*wanted, "Component: main"], capture_output=True, text=True)
+    return known.stdout.split()[:1]
 
 
 def host(base: str, compose: Path) -> str:

@@ -26,7 +26,7 @@ CONTAINER = "k3s"
 DATA = "/var/lib/rancher/k3s"
 CONFIG_ON_DATA = f"{DATA}/config/config.yaml"
 # Shared by the three servers of a bed on a network of its own on one machine: no secret.
-TOKEN = "three-servers-on-one-machine"  # noqa: S105
+TOKEN = "three-servers-on-one-machine"
 
 
 class BadSetting(ValueError):
@@ -46,14 +46,20 @@ class Settings:
         """From REGRADE_BED_NAME, REGRADE_BED_SUBNET and REGRADE_K3S_IMAGE; empty is unset. Raises BadSetting."""
         name = environment.get("REGRADE_BED_NAME") or cls.name
         if not re.fullmatch(r"[a-z0-9][a-z0-9-]{1,40}", name):
-            raise BadSetting(f"REGRADE_BED_NAME is {name!r}: use 2 to 41 lower-case letters, digits and hyphens")
+            raise BadSetting(
+                f"REGRADE_BED_NAME is {name!r}: use 2 to 41 lower-case letters, digits and hyphens"
+            )
         subnet = environment.get("REGRADE_BED_SUBNET") or cls.subnet
         try:
             network = ipaddress.IPv4Network(subnet)
         except ValueError as error:
-            raise BadSetting(f"REGRADE_BED_SUBNET is {subnet!r} ({error}): give a network such as {cls.subnet}") from error
+            raise BadSetting(
+                f"REGRADE_BED_SUBNET is {subnet!r} ({error}): give a network such as {cls.subnet}"
+            ) from error
         if network.num_addresses < 32:
-            raise BadSetting(f"REGRADE_BED_SUBNET is {subnet!r}: too small, give a /27 or larger such as {cls.subnet}")
+            raise BadSetting(
+                f"REGRADE_BED_SUBNET is {subnet!r}: too small, give a /27 or larger such as {cls.subnet}"
+            )
         return cls(name, subnet, environment.get("REGRADE_K3S_IMAGE") or None)
 
 
@@ -91,12 +97,12 @@ def k3s_options(all_places: tuple[Place, ...], place: Place) -> dict[str, Any]:
 class Files:
     """What is written for one server: below the project folder, and below k3s's data folder."""
 
-    project: Mapping[str, str]
-    data: Mapping[str, str]
+    project: Mapping[str, bytes]
+    data: Mapping[str, bytes]
 
 
-def files(all_places: tuple[Place, ...], place: Place, image: str) -> Files:
-    """The Compose project of one host.
+def files(all_places: tuple[Place, ...], place: Place, image: str, pods: Optional[bytes] = None) -> Files:
+    """The Compose project of one host, and ``pods``, an archive of images that k3s is to import.
 
     The three lay k3s's configuration in three ways, on purpose: in a mounted folder, on the data volume, and with
     nothing below /etc/rancher/k3s that outlives the container.
@@ -112,8 +118,8 @@ def files(all_places: tuple[Place, ...], place: Place, image: str) -> Files:
         "command": ["server"],
         "volumes": [f"k3s-data:{DATA}", "./node:/etc/rancher/node"],
     }
-    project: dict[str, str] = {}
-    data: dict[str, str] = {}
+    project: dict[str, bytes] = {}
+    data: dict[str, bytes] = {}
     way = all_places.index(place)
     if way == 0:
         service["volumes"].append("./k3s:/etc/rancher/k3s")
@@ -123,12 +129,16 @@ def files(all_places: tuple[Place, ...], place: Place, image: str) -> Files:
         data["config/config.yaml"] = _yaml(options)
     else:
         service["command"] += [f"--{name}={value}" for name, value in options.items()]
-    project["compose.yaml"] = _yaml({"name": PROJECT, "services": {CONTAINER: service}, "volumes": {"k3s-data": {}}})
+    if pods is not None:
+        data["agent/images/pods.tar"] = pods
+    project["compose.yaml"] = _yaml(
+        {"name": PROJECT, "services": {CONTAINER: service}, "volumes": {"k3s-data": {}}}
+    )
     return Files(project, data)
 
 
-def _yaml(value: Any) -> str:
-    return json.dumps(value, indent=2) + "\n"
+def _yaml(value: Any) -> bytes:
+    return json.dumps(value, indent=2).encode() + b"\n"
 
 
 def ready(nodes: Mapping[str, Any]) -> set[str]:

@@ -50,7 +50,8 @@ def lowered(process):
     result = dict(process)
     if process.get("capabilities"):
         result["capabilities"] = {
-            name: [c for c in granted or [] if c != MISSING] for name, granted in process["capabilities"].items()
+            name: [c for c in granted or [] if c != MISSING]
+            for name, granted in process["capabilities"].items()
         }
     if process.get("oomScoreAdj", 0) < 0:
         result["oomScoreAdj"] = 0

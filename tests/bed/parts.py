@@ -80,7 +80,10 @@ class Part:
     def __enter__(self) -> Part:
         self._began = time.monotonic()
         last = last_time(self.name)
-        say(f"[{self.name}] begins" + (f"; last time {span(last)}" if last is not None else "; first time here"))
+        say(
+            f"[{self.name}] begins"
+            + (f"; last time {span(last)}" if last is not None else "; first time here")
+        )
         threading.Thread(target=self._speak, daemon=True).start()
         return self
 
@@ -165,4 +168,6 @@ class Part:
                 for text in tail:
                     say(f"[{self.name}]   {text}")
             why = f"ended by its limit of {span(timeout)}" if timed_out else f"exit code {code}"
-            raise Failed(f"{self.name}: `{' '.join(command[:4])}{' ...' if len(command) > 4 else ''}` {why}; log: {log}")
+            raise Failed(
+                f"{self.name}: `{' '.join(command[:4])}{' ...' if len(command) > 4 else ''}` {why}; log: {log}"
+            )

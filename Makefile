@@ -1,0 +1,12 @@
+# The contract with people and CI. Every target sets up what it needs, ends with one summary line, exits non-zero on
+# any failure and writes build/<target>/summary.json. What a target does stands in tests/tools/.
+PYTHON ?= python3.11
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check molecule bed-up bed-down build clean
+
+help:
+	@$(PYTHON) tests/tools/make.py --help
+
+demo test check molecule bed-up bed-down build clean:
+	@$(PYTHON) tests/tools/make.py $@

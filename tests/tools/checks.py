@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The checks that need no cluster. Each is a command, what it must find to check, and how that is seen.
+
+A check with nothing to check is an error, not a pass.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import re
+import shutil
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional
+
+import archive
+import dotvenv
+import report
+from parts import Failed, Part, say, span
+from report import Outcome
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / "build"
+TREE = BUILD / "tree"
+TYPES = BUILD / "types"
+NAME = ("ansible_collections", "exadev", "k3s_regrade")
+PACKAGE = ".".join((*NAME, "plugins"))
+
+
+@dataclass(frozen=True)
+class Check:
+    """A command of the environment; ``subjects`` are globs below the root that must each match a file."""
+
+    name: str
+    command: tuple[str, ...]
+    subjects: tuple[str, ...]
+    seen: Optional[str] = None
+    """A pattern that its output must match: the tool's own word that it looked at something."""
+    types_on_path: bool = False
+
+
+CHECKS = (
+    # Slowest first: two run at a time.
+    Check(
+        "ansible-lint",
+        ("ansible-lint", "--offline", "--nocolor", "--strict"),
+        ("roles/*/tasks/*.yml", "playbooks/*.yml", "extensions/molecule/*/*.yml"),
+        r"[1-9]\d* files processed|on [1-9]\d* files",
+    ),
+    Check("mypy", ("mypy", "-p", PACKAGE), ("plugins/**/*.py",), r"no issues found in [1-9]\d* source files"),
+    Check(
+        "lint-imports", ("lint-imports", "--no-cache"), ("plugins/**/*.py",), r"Analyzed [1-9]\d* files", True
+    ),
+    Check("vermin", ("vermin", "-t=3.9-", "--no-tips", "--violations", "plugins"), ("plugins/**/*.py",)),
+    Check("ruff", ("ruff", "check", "--no-cache", "."), ("plugins/**/*.py", "tests/**/*.py")),
+    Check("yamllint", ("yamllint", "--strict", "."), ("*.yml", "roles/**/*.yml")),
+    Check(
+        "changelog",
+        ("antsibull-changelog", "lint"),
+        ("changelogs/config.yaml", "changelogs/fragments/*.y*ml"),
+    ),
+)
+
+
+def link_types() -> None:
+    """``build/types``: the checkout under the name it is imported by, for mypy, import-linter and pytest."""
+    shutil.rmtree(TYPES, ignore_errors=True)
+    folder = TYPES.joinpath(*NAME)
+    folder.mkdir(parents=True)
+    for name in ("plugins", "tests"):
+        (folder / name).symlink_to(ROOT / name)
+
+
+def run_all() -> list[Outcome]:
+    """Every check that needs no cluster, two at a time."""
+    link_types()
+    outcomes = [build_archive()]
+    with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
+        outcomes += pool.map(_run, CHECKS)
+    # Some wait for threads and time-outs of theirs: more of them than cores can run at a time.
+    outcomes.append(pytest("unit tests", Path("tests", "unit"), "--numprocesses=4"))
+    outcomes.append(pytest("bed's unit tests", Path("tests", "bed", "tests", "unit")))
+    return outcomes
+
+
+def build_archive() -> Outcome:
+    """The archive, twice and byte-equal, and installed where ansible-lint looks for the collection."""
+    began = time.monotonic()
+    try:
+        with Part("archive") as part:
+            made = archive.build(part, BUILD)
+            archive.install(part, made, TREE)
+    except Failed as error:
+        return Outcome("archive", 0, 1, time.monotonic() - began, [str(error)])
+    return Outcome("archive", 1, 0, time.monotonic() - began)
+
+
+def _run(check: Check) -> Outcome:
+    began = time.monotonic()
+    problem, output = _problem(check)
+    seconds = time.monotonic() - began
+    if problem is None:
+        say(f"ok      {check.name}, {span(seconds)}")
+        return Outcome(check.name, 1, 0, seconds)
+    say("\n".join([*(f"        {line}" for line in output.splitlines()), f"FAILED  {check.name}: {problem}"]))
+    return Outcome(check.name, 0, 1, seconds, [f"{check.name}: {problem}"])
+
+
+def _problem(check: Check) -> tuple[Optional[str], str]:
+    for subject in check.subjects:
+        if not any(ROOT.glob(subject)):
+            return f"nothing to check: no file matches {subject}", ""
+    env = dotvenv.environment(
+        ANSIBLE_COLLECTIONS_PATH=str(TREE),
+        NO_COLOR="1",
+        **({"PYTHONPATH": str(TYPES)} if check.types_on_path else {}),
+    )
+    command = [str(dotvenv.program(check.command[0])), *check.command[1:]]
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600, stdin=subprocess.DEVNULL
+        )
+    except subprocess.TimeoutExpired:
+        return "did not end in 10 min", ""
+    output = done.stdout + done.stderr
+    if done.returncode:
+        return f"exit code {done.returncode}: see above", output
+    if check.seen is not None and not re.search(check.seen, output):
+        return f"it does not say that it checked anything (expected {check.seen!r})", output
+    return None, output
+
+
+def pytest(name: str, folder: Path, *options: str, timeout: float = 600) -> Outcome:
+    """One folder of tests, in a run of its own; counted from its JUnit report."""
+    began = time.monotonic()
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    junit = BUILD / "junit" / f"{slug}.xml"
+    junit.parent.mkdir(parents=True, exist_ok=True)
+    junit.unlink(missing_ok=True)
+    problem = None
+    try:
+        with Part(name) as part:
+            command = [
+                str(dotvenv.program("pytest")),
+                "-q",
+                "--durations=5",
+                f"--junitxml={junit}",
+                str(folder),
+            ]
+            part.run(command, cwd=ROOT, env=dotvenv.environment(), timeout=timeout, echo=True)
+    except Failed as error:
+        problem = str(error)
+    seconds = time.monotonic() - began
+    passed, failed, problems = report.counts(junit) if junit.is_file() else (0, 0, [])
+    if problem is not None and not failed:
+        failed, problems = 1, [problem]
+    elif not passed and not failed:
+        failed, problems = 1, [f"{name}: no test was found below {folder}"]
+    return Outcome(name, passed, failed, seconds, problems)

@@ -1,0 +1,271 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The commands of the Makefile: what each target is made of, and in which order.
+
+Standard library only: it runs before there is a virtual environment. Settings, from the environment:
+
+    SCENARIO=NAME        make molecule: only that scenario
+    KEEP=1               leave what was brought up
+    REGRADE_K3S_IMAGE    another k3s image
+    REGRADE_BED_NAME, REGRADE_BED_SUBNET    another bed beside one that runs
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(1, str(ROOT / "tests" / "bed"))
+
+import checks  # noqa: E402
+import dotvenv  # noqa: E402
+import engine  # noqa: E402
+from bed import Bed  # noqa: E402
+from layout import BadSetting  # noqa: E402
+from parts import Failed, Part, say  # noqa: E402
+from report import Outcome, Report  # noqa: E402
+
+SCENARIOS = ROOT / "extensions" / "molecule"
+SCENARIO_SECONDS = 3600
+
+
+def keep() -> bool:
+    """Whether what was brought up is to be left."""
+    return os.environ.get("KEEP", "") not in ("", "0")
+
+
+def timed(name: str, action: Callable[[], object]) -> Outcome:
+    """A part that passes when it returns and fails when it raises Failed."""
+    began = time.monotonic()
+    try:
+        action()
+    except Failed as error:
+        return Outcome(name, 0, 1, time.monotonic() - began, [str(error)])
+    return Outcome(name, 1, 0, time.monotonic() - began)
+
+
+def prepare() -> None:
+    """The environment and every image, side by side: they hardly compete, one fetches while the other compiles."""
+    with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
+        images = pool.submit(Bed().prepare)
+        environment = pool.submit(dotvenv.ensure)
+        environment.result()
+        images.result()
+
+
+# -- the targets
+
+
+def check(report: Report) -> None:
+    dotvenv.ensure()
+    for outcome in checks.run_all():
+        report.add(outcome)
+
+
+def build(report: Report) -> None:
+    dotvenv.ensure()
+    report.add(checks.build_archive())
+
+
+def bed_up(report: Report) -> None:
+    report.add(timed("bed up", Bed().up))
+
+
+def bed_down(report: Report) -> None:
+    why_not = engine.answers()
+    if why_not is not None:
+        say(f"no Docker engine answers ({why_not}): nothing of a bed can be there")
+    report.add(timed("bed down", Bed().down if why_not is None else lambda: None))
+
+
+def molecule(report: Report) -> None:
+    prepare()
+    chosen = os.environ.get("SCENARIO")
+    # Run plain, `default` goes through `cycle`; run by name, each scenario has the servers brought up by `default`.
+    names = (
+        [chosen]
+        if chosen
+        else sorted(f.parent.name for f in SCENARIOS.glob("*/molecule.yml") if f.parent.name != "default")
+    )
+    for name in names:
+        if not (SCENARIOS / name / "molecule.yml").is_file():
+            raise Failed(
+                f"SCENARIO is {name!r}: there is no {SCENARIOS.relative_to(ROOT) / name}/molecule.yml"
+            )
+    try:
+        for name in names:
+            # The servers stay between scenarios: one that failed is no reason not to try the next.
+            report.add(scenario(name, "--scenario-name", name, "--destroy=never"))
+    finally:
+        end(report)
+
+
+def test(report: Report) -> None:
+    prepare()
+    before = there()
+    try:
+        for outcome in checks.run_all():
+            report.add(outcome)
+        report.add(checks.pytest("bed's real tests", Path("tests", "bed", "tests", "real"), timeout=2400))
+        report.add(scenario("default", *(["--destroy=never"] if keep() else [])))
+    finally:
+        end(report)
+    if not keep():
+        report.add(timed("nothing is left", lambda: nothing_left(before)))
+
+
+def demo(report: Report) -> None:
+    prepare()
+    checks.link_types()
+    report.add(checks.build_archive())
+    if not report.ok:
+        return
+    folder = ROOT / "build" / "demo"
+    (folder / "summary.json").unlink(missing_ok=True)
+    began = time.monotonic()
+    try:
+        done = subprocess.run(
+            [str(dotvenv.program("python")), str(ROOT / "tests" / "demo" / "demo.py")],
+            cwd=ROOT,
+            env=dotvenv.environment(),
+        )
+        if (folder / "summary.json").is_file():
+            report.figures.update(json.loads((folder / "summary.json").read_text(encoding="utf-8")))
+        ok = done.returncode == 0
+        why = str(report.figures.get("problem") or f"tests/demo/demo.py gave exit code {done.returncode}")
+        report.add(Outcome("demo", int(ok), int(not ok), time.monotonic() - began, [] if ok else [why]))
+    finally:
+        end(report)
+
+
+def clean(report: Report) -> None:
+    """Back to a fresh checkout. The cache outside it stays: it serves other checkouts too."""
+    for name in (
+        "build",
+        ".venv",
+        ".mypy_cache",
+        ".ruff_cache",
+        ".pytest_cache",
+        ".hypothesis",
+        ".import_linter_cache",
+    ):
+        shutil.rmtree(ROOT / name, ignore_errors=True)
+    report.add(Outcome("clean", 1, 0, 0.0))
+
+
+TARGETS = {
+    "demo": (demo, "the main job end to end on three servers, with timeline and plot"),
+    "test": (test, "all that CI checks"),
+    "check": (check, "what needs no cluster"),
+    "molecule": (molecule, "the scenarios on the bed, or SCENARIO=name"),
+    "bed-up": (bed_up, "the three servers alone"),
+    "bed-down": (bed_down, "remove them, also after a crash"),
+    "build": (build, "the collection's archive at build/*.tar.gz"),
+    "clean": (clean, "remove what these commands made in the checkout"),
+}
+
+
+# -- what targets share
+
+
+def scenario(name: str, *arguments: str) -> Outcome:
+    """``molecule test`` as people run it; its log is shown as it comes."""
+
+    def run() -> None:
+        with Part(f"molecule {name}") as part:
+            program = str(dotvenv.program("molecule"))
+            env = dotvenv.environment(PY_COLORS="0", ANSIBLE_NOCOLOR="1", PYTHONUNBUFFERED="1")
+            # Servers that went away with a crash left molecule's own notes of them.
+            part.run(
+                [program, "reset", *(a for a in arguments if not a.startswith("--destroy"))],
+                cwd=ROOT,
+                env=env,
+            )
+            part.run([program, "test", *arguments], cwd=ROOT, env=env, timeout=SCENARIO_SECONDS, echo=True)
+
+    return timed(f"molecule {name}", run)
+
+
+def end(report: Report) -> None:
+    """Whatever became of the target, its bed goes, unless it is to be kept."""
+    if keep():
+        say("KEEP is set: the bed stays; `make bed-down` removes it")
+        return
+    outcome = timed("bed down", Bed().down)
+    if outcome.failed:
+        report.add(outcome)
+
+
+def there() -> set[str]:
+    """Every container, network and volume of the engine, by kind and name."""
+    found = set()
+    for kind, command in (
+        ("container", ["ps", "--all", "--format={{.Names}}"]),
+        ("network", ["network", "ls", "--format={{.Name}}"]),
+        ("volume", ["volume", "ls", "--format={{.Name}}"]),
+    ):
+        listed = subprocess.run(["docker", *command], capture_output=True, text=True)
+        if listed.returncode:
+            raise Failed(f"docker {command[0]} failed: {listed.stderr.strip()}")
+        found |= {f"{kind} {name}" for name in listed.stdout.split()}
+    return found
+
+
+def nothing_left(before: set[str]) -> None:
+    """Raises Failed where the engine has something that it did not have before."""
+    left = sorted(there() - before)
+    if left:
+        raise Failed(
+            f"made during this run and still there: {', '.join(left)}; "
+            "where others use this engine too, they may be theirs"
+        )
+
+
+def _ended(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one target. 0 is success, 1 a failure, 2 a wrong command line."""
+    targets = "\n".join(f"  {name:<10} {what}" for name, (_, what) in TARGETS.items())
+    parser = argparse.ArgumentParser(
+        prog="make",
+        usage="make TARGET",
+        epilog=f"targets:\n{targets}\n\n{(__doc__ or '').partition('environment:')[2].strip()}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("target", choices=TARGETS, metavar="TARGET")
+    target = parser.parse_args(arguments).target
+    # A CI that ends us by SIGTERM still gets its bed taken down.
+    signal.signal(signal.SIGTERM, _ended)
+    report = Report(f"make {target}")
+    try:
+        TARGETS[target][0](report)
+    except (Failed, BadSetting) as error:
+        report.add(Outcome("set-up", 0, 1, 0.0, [str(error)]))
+    except KeyboardInterrupt:
+        report.add(
+            Outcome("interrupted", 0, 1, 0.0, ["interrupted; `make bed-down` removes what may be left"])
+        )
+    if target != "clean":
+        report.write(ROOT / "build" / target)
+    for problem in report.problems:
+        say(f"FAILED  {problem}")
+    say(report.line())
+    if target in ("test", "check", "molecule"):
+        say(f"{report.passed} passed, {report.failed} failed")
+    return 0 if report.ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
