@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""That an engine which answers is left alone, and how one of our own is configured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import engine
+from parts import Failed
+
+WITHOUT = "Name:\tx\nCapEff:\t000001fffeffffff\nCapBnd:\t000001fffeffffff\n"
+WITH = "CapBnd:\t000001ffffffffff\n"
+
+
+def test_the_bounding_set_tells_whether_the_wrapper_is_needed() -> None:
+    assert engine.has_sys_resource(WITH) is True
+    assert engine.has_sys_resource(WITHOUT) is False
+
+
+def test_a_status_without_a_bounding_set_is_said() -> None:
+    with pytest.raises(Failed, match="CapBnd"):
+        engine.has_sys_resource("Name:\tx\n")
+
+
+def test_without_a_wrapper_the_machines_configuration_is_unchanged() -> None:
+    own = {"data-root": "/elsewhere"}
+    assert engine.configuration(own, None) == own
+
+
+def test_the_wrapper_becomes_default_and_the_rest_stays() -> None:
+    own = {"data-root": "/elsewhere", "runtimes": {"other": {"path": "/other"}}, "default-runtime": "other"}
+    made = engine.configuration(own, Path("/w"))
+    assert made["data-root"] == "/elsewhere"
+    assert made["runtimes"]["other"] == {"path": "/other"}
+    assert made["runtimes"][made["default-runtime"]] == {"path": "/w"}
+    assert own["default-runtime"] == "other" and len(own["runtimes"]) == 1
+
+
+def _never(*_: object, **__: object) -> None:
+    raise AssertionError("an engine was started or something installed")
+
+
+def test_an_engine_that_answers_is_never_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "answers", lambda: None)
+    monkeypatch.setattr(engine, "packages", _never)
+    monkeypatch.setattr(engine, "start", _never)
+    engine.ensure_engine()
+
+
+@pytest.mark.parametrize(
+    ("host", "uid", "words"), [("tcp://far:2375", 0, "DOCKER_HOST"), ("", 1000, "as root")]
+)
+def test_nothing_is_started_for_another_engine_or_without_root(
+    monkeypatch: pytest.MonkeyPatch, host: str, uid: int, words: str
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", host)
+    monkeypatch.setattr(engine, "answers", lambda: "Cannot connect")
+    monkeypatch.setattr(engine.os, "geteuid", lambda: uid)
+    monkeypatch.setattr(engine, "packages", _never)
+    monkeypatch.setattr(engine, "start", _never)
+    with pytest.raises(Failed, match=f"Cannot connect.*{words}|{words}.*Cannot connect"):
+        engine.ensure_engine()
+
+
+def test_missing_packages_are_only_named_without_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "_installed", lambda name: name == "there")
+    monkeypatch.setattr(engine.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(engine.os, "geteuid", lambda: 1000)
+    engine.packages("there")
+    with pytest.raises(Failed, match="apt-get install absent"):
+        engine.packages("there", "absent")
