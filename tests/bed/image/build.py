@@ -84,7 +84,7 @@ def cache_folder() -> Path:
 def run(command: Sequence[str | Path], **options: object) -> str:
     """Run a command; BuildError with its last words when it fails."""
     done = subprocess.run(  # type: ignore[call-overload]
-        [str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options
+        [str(part) for part in command], capture_output=True, **options
     )
     if done.returncode != 0:
         words = done.stderr.decode(errors="replace").strip().splitlines()[-3:]
@@ -223,7 +223,13 @@ def build_root(cache: Path, progress: Progress) -> tuple[str, Path]:
         with progress.part("Debian root"):
             include = "--include=" + ",".join(PACKAGES)
             run(["debootstrap", "--variant=minbase", include, RELEASE, root, mirror()])
-            for waste in ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/man", "usr/share/locale"):
+            for waste in (
+                "var/cache/apt",
+                "var/lib/apt/lists",
+                "usr/share/doc",
+                "usr/share/man",
+                "usr/share/locale",
+            ):
                 shutil.rmtree(root / waste, ignore_errors=True)
             draft = Path(draft_name) / "root.tar"
             left_out = ["--exclude=./dev/*", "--exclude=./proc/*", "--exclude=./sys/*"]
@@ -240,7 +246,7 @@ class Layer:
 
     def __init__(self) -> None:
         self._data = io.BytesIO()
-        self._tar = tarfile.open(fileobj=self._data, mode="w")
+        self._tar = tarfile.open(fileobj=self._data, mode="w")  # noqa: SIM115 - closed by data()
         self._folders: set[str] = set()
 
     def _parents(self, name: str) -> None:
@@ -275,7 +281,7 @@ def has_image(tag: str) -> bool:
 
 def add_layer(base: str, content: bytes, tag: str, config: Sequence[str] = ()) -> None:
     """The image `tag`: the base with the tar's files on top. Works without buildx and without a registry."""
-    container = run(["docker", "create", base, "none"])
+    container = run(["docker", "create", base])
     try:
         run(["docker", "cp", "-", f"{container}:/"], input=content)
         changes = [part for line in config for part in ("--change", line)]
@@ -380,7 +386,9 @@ def pod_images() -> bytes:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--pod-images", metavar="FILE", type=Path, help="write the pod images' archive and end")
+    parser.add_argument(
+        "--pod-images", metavar="FILE", type=Path, help="write the pod images' archive and end"
+    )
     arguments = parser.parse_args()
     try:
         if arguments.pod_images:

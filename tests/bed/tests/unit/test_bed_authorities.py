@@ -5,10 +5,11 @@ from __future__ import annotations
 import datetime
 from pathlib import Path
 
-from bedk3s import authorities, certificates, flags, settings, token
-from bedk3s.layout import Layout
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
+
+from bedk3s import authorities, certificates, flags, settings, token
+from bedk3s.layout import Layout
 
 
 def test_the_same_token_gives_the_same_certificate_to_the_byte() -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+
 from bedk3s.balancer import Balancer
 
 
@@ -86,9 +87,12 @@ def test_the_first_server_is_the_one_used() -> None:
 
 
 def test_a_server_that_answers_keeps_it_whatever_it_answers() -> None:
-    with server("503 apiserver disabled") as own, server("good") as peer:
-        with balancing(own.entry, peer.entry) as made:
-            assert [asked(made) for _ in range(3)] == ["503 apiserver disabled"] * 3
+    with (
+        server("503 apiserver disabled") as own,
+        server("good") as peer,
+        balancing(own.entry, peer.entry) as made,
+    ):
+        assert [asked(made) for _ in range(3)] == ["503 apiserver disabled"] * 3
 
 
 def test_a_server_that_refuses_is_passed_over_and_goes_to_the_end() -> None:
@@ -134,12 +138,16 @@ def test_connections_to_a_server_taken_off_the_list_are_closed() -> None:
 
 
 def test_connections_to_a_server_that_stays_are_kept() -> None:
-    with server("stays") as stays, server("new") as new, balancing(stays.entry) as made:
-        with connected(made) as connection:
-            assert who(connection) == "stays"
-            made.set_servers([new.entry, stays.entry])
-            time.sleep(0.2)
-            assert who(connection) == "stays"
+    with (
+        server("stays") as stays,
+        server("new") as new,
+        balancing(stays.entry) as made,
+        connected(made) as connection,
+    ):
+        assert who(connection) == "stays"
+        made.set_servers([new.entry, stays.entry])
+        time.sleep(0.2)
+        assert who(connection) == "stays"
 
 
 def test_a_taken_port_is_an_error() -> None:

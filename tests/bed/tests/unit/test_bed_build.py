@@ -7,9 +7,10 @@ import json
 import tarfile
 from pathlib import Path
 
+import pytest
+
 import build
 import podimage
-import pytest
 
 
 def test_a_key_changes_with_every_input_and_its_place() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from bedk3s import flags, member, settings
 from bedk3s.etcdclient import Member, Status, member_of
 from bedk3s.layout import Layout

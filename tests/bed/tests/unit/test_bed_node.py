@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+
 from bedk3s import agent, cgroups, flags, node, settings
 from bedk3s.layout import Layout
 
@@ -60,7 +61,9 @@ def test_labels_and_annotations_are_k3ss_and_node_labels_are_applied_again() -> 
 
 
 def test_the_kubelet_has_its_own_cgroup_root_and_the_asked_taints(tmp_path: Path) -> None:
-    one = agent.kubelet_config(made("--node-taint", "k=v:NoSchedule"), Layout(tmp_path), cgroups.root_of("one"))
+    one = agent.kubelet_config(
+        made("--node-taint", "k=v:NoSchedule"), Layout(tmp_path), cgroups.root_of("one")
+    )
     assert one["cgroupRoot"] == "/k3s-one" != cgroups.root_of("two")
     assert one["registerWithTaints"] == [{"key": "k", "value": "v", "effect": "NoSchedule"}]
     assert yaml.safe_load(yaml.safe_dump(one)) == one
@@ -100,3 +103,10 @@ def test_containerds_root_lies_on_the_data_volume() -> None:
     assert 'root = "/var/lib/rancher/k3s/agent/containerd"' in agent.containerd_config(
         Layout(Path("/var/lib/rancher/k3s")), False
     )
+
+
+def test_the_limit_of_inotify_instances_is_raised_and_never_lowered(tmp_path: Path) -> None:
+    for found, left in (("128", "8192"), ("65536", "65536")):
+        (tmp_path / "limit").write_text(found)
+        agent.allow_inotify(tmp_path / "limit")
+        assert (tmp_path / "limit").read_text() == left

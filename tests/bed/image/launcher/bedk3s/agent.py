@@ -21,6 +21,7 @@ from .settings import Settings
 BUNDLED_IMAGES = Path("/bed/images")
 SANDBOX_IMAGE = "local/pause:1"
 CAP_SYS_RESOURCE = 24
+INOTIFY_INSTANCES = Path("/proc/sys/fs/inotify/max_user_instances")
 
 
 def lacks_sys_resource(status: str) -> bool:
@@ -60,13 +61,13 @@ def start_containerd(layout: Layout, processes: Processes, **options: Any) -> No
     wrapped = lacks_sys_resource(Path("/proc/self/status").read_text())
     config = layout.agent_etc / "containerd" / "config.toml"
     write(config, containerd_config(layout, wrapped))
-    # What an earlier life of the container left in the state folder names processes that are gone.
+    allow_inotify()
     processes.start("containerd", ["containerd", "-c", config, "-l", "warn"], **options)
 
 
 def import_images(layout: Layout, processes: Processes) -> None:
     """Import every tar of agent/images, as k3s does, and those the image carries itself."""
-    ctr = ["ctr", "-a", CONTAINERD_SOCKET, "-n", "k8s.io"]
+    ctr: components.Command = ["ctr", "-a", CONTAINERD_SOCKET, "-n", "k8s.io"]
     for _ in range(150):
         if CONTAINERD_SOCKET.exists() and processes.run("ctr version", [*ctr, "version"]) == 0:
             break
@@ -141,6 +142,19 @@ def kubelet_config(settings: Settings, layout: Layout, cgroup_root: str) -> dict
         "tlsCertFile": str(layout.tls / "serving-kubelet.crt"),
         "tlsPrivateKeyFile": str(layout.tls / "serving-kubelet.key"),
     }
+
+
+def allow_inotify(path: Path = INOTIFY_INSTANCES, wanted: int = 8192) -> None:
+    """Raise the machine's limit of inotify instances per user: 128 are used up by a few servers.
+
+    A kubelet that gets none ends at once ("inotify_init: too many open files").
+    """
+    try:
+        if int(path.read_text()) < wanted:
+            path.write_text(str(wanted))
+            log.info(f"Set {path} to {wanted}")
+    except (OSError, ValueError) as error:
+        log.warning(f"{path} stays as it is: {error}")
 
 
 def start_kubelet(settings: Settings, layout: Layout, processes: Processes, **options: Any) -> None:

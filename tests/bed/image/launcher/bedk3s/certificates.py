@@ -37,13 +37,17 @@ def _fits(path: Path, issuer: Authority, subject: x509.Name, names: list[x509.Ge
         kept = x509.load_pem_x509_certificate(path.with_suffix(".crt").read_bytes())
         serialization.load_pem_private_key(path.with_suffix(".key").read_bytes(), None)
         issuer.key.public_key().verify(kept.signature, kept.tbs_certificate_bytes)
-        extension = kept.extensions.get_extension_for_class(x509.SubjectAlternativeName).value if names else []
+        found: list[x509.GeneralName] = []
+        if names:
+            found = list(kept.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
     except Exception:  # whatever is wrong with it, a new one is made
         return False
-    return kept.subject == subject and list(extension) == names
+    return kept.subject == subject and found == names
 
 
-def issue(path: Path, issuer: Authority, name: str, groups: Iterable[str] = (), sans: Iterable[str] = ()) -> None:
+def issue(
+    path: Path, issuer: Authority, name: str, groups: Iterable[str] = (), sans: Iterable[str] = ()
+) -> None:
     """Make `path`.crt and .key, good for serving and as a client, unless a fitting pair is there."""
     attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
     subject = x509.Name([*attributes, x509.NameAttribute(NameOID.COMMON_NAME, name)])

@@ -60,7 +60,9 @@ def _load(path: Path) -> dict[str, Any]:
 def files(config: Path) -> list[Path]:
     """The file and the drop-ins of the folder beside it, in the order they are merged."""
     folder = config.with_name(config.name + ".d")
-    drop_ins = sorted(path for path in folder.glob("*") if path.suffix in {".yaml", ".yml"} and path.is_file())
+    drop_ins = sorted(
+        path for path in folder.glob("*") if path.suffix in {".yaml", ".yml"} and path.is_file()
+    )
     return [config, *drop_ins]
 
 
@@ -72,8 +74,8 @@ def from_files(config: Path) -> flags.Values:
             name = key.rstrip("+")
             merged[name] = [*(merged.get(name, []) if key.endswith("+") else []), *_texts(value)]
     values = flags.Values()
-    for name, texts in merged.items():
-        name = flags.ALIASES.get(name, name)
+    for key, texts in merged.items():
+        name = flags.ALIASES.get(key, key)
         if name not in flags.KINDS:
             continue
         for text in texts:

@@ -92,7 +92,9 @@ def promote(etcd: EtcdClient) -> None:
                 log.info(f"Learner {member.name} is not promoted yet: {failure}")
 
 
-def voter_condition(node: dict[str, Any], members: Sequence[Member], now: datetime.datetime) -> dict[str, Any] | None:
+def voter_condition(
+    node: dict[str, Any], members: Sequence[Member], now: datetime.datetime
+) -> dict[str, Any] | None:
     """The EtcdIsVoter condition to write; None while the one there is right and younger than five minutes."""
     member = member_of_node(node, members)
     if member is None:
@@ -106,7 +108,10 @@ def voter_condition(node: dict[str, Any], members: Sequence[Member], now: dateti
     stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
     changed = stamp
     for condition in node.get("status", {}).get("conditions", []):
-        if condition["type"] == "EtcdIsVoter" and (condition["status"], condition["reason"]) == (status, reason):
+        if condition["type"] == "EtcdIsVoter" and (condition["status"], condition["reason"]) == (
+            status,
+            reason,
+        ):
             changed = condition["lastTransitionTime"]
             beat = datetime.datetime.strptime(condition["lastHeartbeatTime"], "%Y-%m-%dT%H:%M:%SZ")
             if (now - beat.replace(tzinfo=UTC)).total_seconds() < VOTER_REFRESH_SECONDS:

@@ -77,7 +77,9 @@ class EtcdClient:
         answer = self._call("maintenance/status", {})
         header = answer.get("header", {})
         return Status(
-            int(header.get("member_id", 0)), int(answer.get("leader", 0)), bool(answer.get("isLearner", False))
+            int(header.get("member_id", 0)),
+            int(answer.get("leader", 0)),
+            bool(answer.get("isLearner", False)),
         )
 
     def add_learner(self, peer_url: str) -> None:

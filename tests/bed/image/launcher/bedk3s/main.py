@@ -46,7 +46,9 @@ def main(called: Sequence[str]) -> int:
     if name == "kubectl":
         return _replace(str(PROGRAMS / "kubectl"), arguments)
     if name == "ctr":
-        return _replace("/usr/bin/ctr", arguments, CONTAINERD_ADDRESS=socket_path, CONTAINERD_NAMESPACE="k8s.io")
+        return _replace(
+            "/usr/bin/ctr", arguments, CONTAINERD_ADDRESS=socket_path, CONTAINERD_NAMESPACE="k8s.io"
+        )
     if name == "crictl":
         return _replace(
             str(PROGRAMS / "crictl"), arguments, CONTAINER_RUNTIME_ENDPOINT=f"unix://{socket_path}"

@@ -26,7 +26,11 @@ class Manifests:
         """The files to apply, with what tells their content: time and size. `x.yaml.skip` leaves x.yaml out."""
         found = []
         for path in sorted(self._folder.rglob("*")):
-            if path.suffix not in {".yaml", ".yml", ".json"} or path.name.startswith(".") or not path.is_file():
+            if (
+                path.suffix not in {".yaml", ".yml", ".json"}
+                or path.name.startswith(".")
+                or not path.is_file()
+            ):
                 continue
             stat = path.stat()
             mark = (stat.st_mtime_ns, stat.st_size)
@@ -37,7 +41,14 @@ class Manifests:
     def apply(self) -> None:
         """Apply what changed; a file that fails is tried again at the next call."""
         for path, mark in self.changed():
-            command = [PROGRAMS / "kubectl", "--kubeconfig", self._kubeconfig, "apply", "-f", path]
+            command: list[str | Path] = [
+                PROGRAMS / "kubectl",
+                "--kubeconfig",
+                self._kubeconfig,
+                "apply",
+                "-f",
+                path,
+            ]
             if self._processes.run("kubectl apply", command) == 0:
                 self._applied[path] = mark
                 log.info(f"Applied manifest at {path}")

@@ -6,6 +6,7 @@ subprocess's own waiting is never used. What to start is the callers' business.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -41,10 +42,8 @@ class Process:
 
     def send(self, number: signal.Signals) -> None:
         if not self._ended.is_set():
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
-            except ProcessLookupError:
-                pass
 
 
 class Processes:

@@ -82,7 +82,11 @@ def masked_args(arguments: Sequence[str]) -> str:
         if mask_next:
             shown.append("********")
             mask_next = False
-        elif argument.startswith("-") and flags.ALIASES.get(name, name) in {"token", "agent-token", "vpn-auth"}:
+        elif argument.startswith("-") and flags.ALIASES.get(name, name) in {
+            "token",
+            "agent-token",
+            "vpn-auth",
+        }:
             shown.append(f"--{flags.ALIASES.get(name, name)}")
             if equals:
                 shown.append("********")
@@ -118,7 +122,9 @@ def from_values(values: flags.Values, environment: Mapping[str, str], hostname: 
         return flags.truth(name, values.scalars.get(name, "false"))
 
     if on("disable-etcd") or values.scalars.get("datastore-endpoint"):
-        raise flags.FlagError("this stand-in has embedded etcd only: no --disable-etcd, no --datastore-endpoint")
+        raise flags.FlagError(
+            "this stand-in has embedded etcd only: no --disable-etcd, no --datastore-endpoint"
+        )
     token = values.scalars.get("token", "")
     if not token and values.scalars.get("token-file"):
         try:
@@ -133,7 +139,9 @@ def from_values(values: flags.Values, environment: Mapping[str, str], hostname: 
     api_timeout = environment.get("BED_API_TIMEOUT_SECONDS", str(API_TIMEOUT_SECONDS))
     order = environment.get("BED_APISERVERS_ORDER", "random")
     if order not in {"random", "own-first", "own-last"}:
-        raise flags.FlagError(f'BED_APISERVERS_ORDER is "{order}": random, own-first or own-last was expected')
+        raise flags.FlagError(
+            f'BED_APISERVERS_ORDER is "{order}": random, own-first or own-last was expected'
+        )
     node_ips = values.lists.get("node-ip")
     return Settings(
         # The kubelet lowers host names too.

@@ -48,7 +48,9 @@ class Supervisor:
         listed = json.loads(kept) if kept else []
         return addresses.order(listed, self._settings.node_ip, self._settings.order)
 
-    def answer(self, method: str, path: str, authorization: str, loopback: bool, body: bytes) -> tuple[int, Any]:
+    def answer(
+        self, method: str, path: str, authorization: str, loopback: bool, body: bytes
+    ) -> tuple[int, Any]:
         """The status and the body: text as it is, anything else as JSON."""
         user = self._user(authorization)
         if path == "/ping":

@@ -1,0 +1,53 @@
+"""One cluster of three servers for all tests on real containers; built, started and removed here."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parents[1] / "image")]
+
+from bedcluster import TRAPPED, Cluster, Server, until  # noqa: E402
+
+import build  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    image = build.ensure_image()
+    made = Cluster(image)
+    try:
+        start = time.monotonic()
+        for server in made.servers:
+            server.create(environment=TRAPPED if server.number == 3 else None)
+        try:
+            until(120, "three Nodes Ready", lambda: made.ready(made.servers[0]))
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{made.last_words()}") from error
+        print(f"\nthree servers Ready {time.monotonic() - start:.1f} s after the first docker run")
+        yield made
+    finally:
+        made.remove()
+
+
+@pytest.fixture
+def one(cluster: Cluster) -> Server:
+    """The server that founded the cluster."""
+    return cluster.servers[0]
+
+
+@pytest.fixture
+def two(cluster: Cluster) -> Server:
+    """A server that joined."""
+    return cluster.servers[1]
+
+
+@pytest.fixture
+def three(cluster: Cluster) -> Server:
+    """A server that joined, and that finds its own address first in every list."""
+    return cluster.servers[2]
