@@ -24,6 +24,7 @@ STOP_SECONDS = 25.0  # a stop waits this long for a step under way; compose.yaml
 CHILD_SECONDS = 3600.0  # every call of a child is bounded; one that outlives this hangs
 WAKERS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 
+COMMAND = ("-m", __name__.rsplit(".app.", 1)[0] + ".cli")
 VERBS = {
     watch.SETTLE: ("settle", "--automatic"),
     watch.DOWN: ("step", "down", "--automatic"),
@@ -45,11 +46,10 @@ class Child:
 
     def __init__(self, arguments: tuple[str, ...]) -> None:
         reader, writer = os.pipe()
-        command = __name__.rsplit(".app.", 1)[0] + ".cli"
         try:
             self.pid = os.posix_spawn(
                 sys.executable,
-                [sys.executable, "-m", command, *arguments],
+                [sys.executable, *COMMAND, *arguments],
                 os.environ,
                 file_actions=[(os.POSIX_SPAWN_DUP2, writer, 1)],
                 setsigmask=(),

@@ -169,7 +169,12 @@ def _settle(plan: Plan) -> Steps[Settled]:
     document: Optional[Dict[str, object]] = yield ReadState(JOURNAL)
     opened = Open.from_document(plan, document) if document else None
     level, unknown = yield from _level(opened)
-    node: Node = yield ReadNode(plan.node)
+    try:
+        node: Node = yield ReadNode(plan.node)
+    except ClusterError as error:
+        raise (
+            LevelUnknown(f"{unknown}; and the cluster does not answer: {error}") if unknown else error
+        ) from None
     kept: Optional[Dict[str, object]] = yield ReadState(IDENTITY)
     member = yield from _member(opened, kept)
     found = situation(opened, kept, node, member, level, (yield from _is_trapped(opened, level)))

@@ -64,7 +64,8 @@ class Watch(NamedTuple):
     settle_wait: float = 0.0
     trouble: str = ""  # what a person should look at
     was_below: bool = False  # the last level known was below full
-    said: str = ""  # what the last line of the log was about
+    said: str = ""  # what the last decision in the log was about
+    settled: str = ""  # what the last settling in the log was about, "" where all was well
 
 
 def begin(memory: dict[str, str], noted: dict[str, str], missing: str) -> Watch:
@@ -136,15 +137,19 @@ def on_answer(
     watch = watch._replace(busy="")
     if verb == SETTLE:
         watch = _settled(watch, result, level, message, now, settings)
-    elif result == "refused":
-        watch = watch._replace(state=policy.after_refusal(watch.state, now, message))
-    elif result != "done":
+    elif result == "failed":
         watch = _failed(watch, verb, message, sample, settings)
-    quiet = verb == SETTLE and result == "done" and answer.get("action") == "nothing" and not watch.trouble
-    if quiet or (verb == SETTLE and result != "done" and watch.said == message):
-        return watch, ()
-    if verb == SETTLE and result != "done":
-        watch = watch._replace(said=message)
+    elif result != "done":  # refused, or it could not even begin: nothing was changed
+        watch = watch._replace(state=policy.after_refusal(watch.state, now, message))
+    elif level in LEVELS and level != watch.state.level:
+        watch = watch._replace(
+            state=policy.after_step(watch.state, level, None, settings), was_below=level != FULL
+        )
+    if verb == SETTLE:
+        about = "" if result == "done" and answer.get("action") == "nothing" else message
+        if about == watch.settled:
+            return watch, ()
+        watch = watch._replace(settled=about)
     return watch, (Say(f"{verb}: {result}: {message}"),)
 
 

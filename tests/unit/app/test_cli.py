@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The command: its exit codes, its one line on stderr, and the shape of each report."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Dict, Tuple
+
+import pytest
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade import cli
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import pairs
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.model import Lease
+from ansible_collections.exadev.k3s_regrade.tests.simulation.world import Cluster
+
+LIBRARY = Path(cli.__file__).parent.parent
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cluster:
+    made = Cluster(LOCK_FILE=str(tmp_path / "lock"))
+    monkeypatch.setenv("NODE_NAME", "server1")
+    monkeypatch.delenv("REGRADE_SETTINGS", raising=False)
+    monkeypatch.setattr(cli, "SETTINGS_FILE", str(tmp_path / "none"))
+    monkeypatch.setattr(cli, "_compose", lambda settings, options: made.process(settings.node_name))
+    return made
+
+
+Run = Tuple[int, str, str]
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> Run:
+    code = cli.main(list(words))
+    told = capsys.readouterr()
+    assert told.err.count("\n") <= 1, told.err
+    assert "Traceback" not in told.err
+    return code, told.out, told.err
+
+
+def report(capsys: pytest.CaptureFixture[str], *words: str) -> Dict[str, Any]:
+    code, out, err = run(capsys, *words, "--json")
+    assert (code, err) == (0, "")
+    found: Dict[str, Any] = json.loads(out)
+    return found
+
+
+def test_levels(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(capsys, "levels") == {"levels": ["full", "control-plane", "etcd-only"]}
+    assert run(capsys, "levels") == (0, "full\ncontrol-plane\netcd-only\n", "")
+
+
+def test_step_report(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    found = report(capsys, "step", "to", "etcd-only")
+    assert {key: found[key] for key in ("changed", "from", "to", "level")} == {
+        "changed": True, "from": "full", "to": "etcd-only", "level": "etcd-only",
+    }  # fmt: skip
+    assert [sorted(entry) for entry in found["steps"]] == [
+        ["api_away_seconds", "etcd_away_seconds", "from", "remaining", "seconds", "to"]
+    ] * 2
+    again = report(capsys, "step", "to", "etcd-only")
+    assert (again["changed"], again["steps"]) == (False, [])
+
+
+def test_check_changes_nothing(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(capsys, "step", "down", "--check")["changed"] is True
+    assert cluster.api.writes == []
+
+
+def test_status_report(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    found = report(capsys, "status")
+    assert sorted(found) == sorted([
+        "server", "level", "level_unknown", "recorded", "label", "hold", "pause", "dry_run", "reading", "streaks",
+        "cooldown", "lease", "gate", "journal", "watcher", "next",
+    ])  # fmt: skip
+    assert sorted(found["gate"][0]) == ["check", "detail", "ok"]
+    words = run(capsys, "status")[1]
+    assert "level      full" in words
+    assert re.search(r"gate +quorum +yes", words)
+
+
+def test_settle_and_release_report(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(capsys, "settle")["action"] == "nothing"
+    assert report(capsys, "release")["changed"] is False
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "required"),
+        (["leap"], "leap"),
+        (["step", "sideways"], "sideways"),
+        (["step", "to"], "`step to` takes a level"),
+        (["step", "down", "full"], "take none"),
+        (["step", "to", "off"], "off"),
+        (["watch", "--loud"], "--settings FILE"),
+        (["health", "--loud"], "--settings FILE"),
+    ],
+)
+def test_usage_is_2_and_one_line(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], words: list[str], told: str
+) -> None:
+    code, out, err = run(capsys, *words)
+    assert (code, out) == (2, "")
+    assert told in err
+    if words[:1] not in (["watch"], ["health"]):
+        code, out, err = run(capsys, *words, "--json")
+        assert (code, json.loads(out)["error"]["kind"]) == (2, "usage")
+
+
+def test_wrong_settings_are_2(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SAMPLE_SECONDS", "99")
+    code, out, err = run(capsys, "status", "--json")
+    assert code == 2
+    assert json.loads(out)["error"]["kind"] == "settings"
+    assert err.startswith("regrade: SAMPLE_SECONDS=99")
+    code, out, err = run(capsys, "status", "--settings", "/nowhere/at/all")
+    assert code == 2
+    assert "/nowhere/at/all cannot be read" in err
+
+
+def test_a_refusal_is_3_and_names_the_reason(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster.api.lease = Lease("server2/beef", 60, "", "", 3, "50")
+    code, out, err = run(capsys, "step", "down", "--json")
+    assert code == 3
+    assert json.loads(out)["error"]["kind"] == "refused"
+    assert "server2/beef" in err
+
+
+def test_a_failed_step_is_4(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster.hosts["server1"].disk["journal"] = {"id": "x"}
+    code, out, err = run(capsys, "step", "down", "--json")
+    assert (code, json.loads(out)["error"]["kind"]) == (4, "failed")
+    assert "journal" in err
+
+
+def test_an_unknown_level_is_5(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster.hosts["server1"].running = ""
+    code, out, _err = run(capsys, "step", "down", "--json")
+    assert (code, json.loads(out)["error"]["kind"]) == (5, "unknown")
+    found = report(capsys, "status")
+    assert found["level"] is None
+    assert found["level_unknown"] == "k3s does not answer"
+
+
+def test_a_bug_is_one_line_with_its_place(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_arguments: object) -> None:
+        raise KeyError("surprise")
+
+    monkeypatch.setattr(cli, "_compose", broken)
+    code, _out, err = run(capsys, "settle")
+    assert code == 4
+    assert re.search(r"KeyError at test_cli.py:\d+: 'surprise'; this is a bug", err)
+
+
+def test_the_watchers_children_answer_in_pairs(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "step", "down", "--automatic")
+    answer = pairs.parse(out)
+    assert (code, err) == (0, "")
+    assert (answer["result"], answer["level"]) == ("done", "control-plane")
+    cluster.api.set_node("server2", ready=None)
+    code, out, err = run(capsys, "step", "down", "--automatic")
+    answer = pairs.parse(out)
+    assert (code, err) == (3, ""), "the watcher logs the answer itself"
+    assert answer["result"] == "refused"
+    assert "server2 is not Ready" in answer["message"]
+
+
+def test_still_over_at_the_lowest_level_is_one_event(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(capsys, "step", "to", "etcd-only", "--no-hold")
+    run(capsys, "step", "down", "--automatic")
+    assert [event[2] for event in cluster.api.events].count("RegradeExhausted") == 1
+    run(capsys, "step", "down")
+    assert [event[2] for event in cluster.api.events].count("RegradeExhausted") == 1
+
+
+def command(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "regrade.cli", *words],
+        env={"PYTHONPATH": str(LIBRARY), "PATH": "/usr/bin:/bin", **environment},
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+
+
+def test_it_runs_with_no_ansible_and_no_library() -> None:
+    done = command("levels", "--json")
+    assert (done.returncode, json.loads(done.stdout)["levels"][0]) == (0, "full")
+    assert command("--help").returncode == 0
+
+
+def test_field_cases_a1_and_a2_watch_stops_once_and_names_both_causes(tmp_path: Path) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 4000000 kB\nMemAvailable: 3000000 kB\n")
+    empty = tmp_path / "empty"
+    empty.write_text("")
+    stub = tmp_path / "child"
+    stub.write_text("#!/bin/sh\necho result=done; echo action=nothing; echo level=full; echo message=well\n")
+    stub.chmod(0o755)
+    for pressure in (tmp_path / "none", empty):
+        settings = {
+            "NODE_NAME": "a", "KUBE_SERVER": "https://b", "PRESSURE_FILE": str(pressure), "MEMINFO_FILE": str(meminfo),
+            "STATE_DIR": str(tmp_path / "state"), "LOCK_FILE": str(tmp_path / "lock"), "SAMPLE_SECONDS": "1",
+        }  # fmt: skip
+        script = (
+            "import sys; from regrade.app import watcher; from regrade import cli; "
+            f"sys.executable = {str(stub)!r}; raise SystemExit(cli.main(['watch']))"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", script], env={"PYTHONPATH": str(LIBRARY), **settings},
+            capture_output=True, text=True, timeout=30, check=False,
+        )  # fmt: skip
+        assert done.returncode == 2, done.stderr
+        assert "CONFIG_PSI" in done.stdout
+        assert "psi=1" in done.stdout
+        assert done.stdout.count("stopped:") == 1

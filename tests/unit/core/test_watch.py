@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the watcher does with samples and its children's answers, on plain values."""
+
+from __future__ import annotations
+
+from typing import Dict, List, Optional, Tuple
+
+import pytest
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import watch
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.reading import Sample
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.settings import load
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.watch import (
+    Say,
+    Spawn,
+    Stop,
+    Watch,
+)
+
+SETTINGS = load("", {"NODE_NAME": "server1", "STEP_UP": "automatic"})
+MIB = 1 << 20
+
+
+class Run:
+    """A watcher whose host sits at one memory figure, and whose children answer when told."""
+
+    def __init__(
+        self,
+        memory: Optional[Dict[str, str]] = None,
+        noted: Optional[Dict[str, str]] = None,
+        missing: str = "",
+    ) -> None:
+        self.watch = watch.begin(memory or {}, noted or {}, missing)
+        self.now = 1000.0
+        self.available = 3000
+        self.log: List[str] = []
+        self.stopped = ""
+
+    def _sample(self) -> Sample:
+        stall = None if self.watch.missing else 0
+        return Sample(self.now, self.now, "b1", stall, self.available * MIB, 4000 * MIB)
+
+    def go(self, seconds: float) -> List[Tuple[float, str]]:
+        """Samples for so long; every (time, verb) that was spawned. A child that runs blocks others."""
+        spawned = []
+        for _sample in range(int(seconds / 5)):
+            self.now += 5
+            self.watch, decision, commands = watch.on_sample(self.watch, self._sample(), SETTINGS)
+            self.told = watch.notes(self.watch, decision, self._sample())
+            spawned += [(self.now, verb) for verb in self._do(commands)]
+        return spawned
+
+    def _do(self, commands: watch.Commands) -> List[str]:
+        self.log += [command.text for command in commands if isinstance(command, Say)]
+        for command in commands:
+            if isinstance(command, Stop):
+                self.stopped = command.text
+        return [command.verb for command in commands if isinstance(command, Spawn)]
+
+    def answer(self, **answer: str) -> None:
+        self.watch, commands = watch.on_answer(self.watch, answer, self._sample(), SETTINGS)
+        self._do(commands)
+
+    def note(self, level: str, direction: str) -> None:
+        noted = {"level": level, "direction": direction, "boottime": str(self.now), "boot_id": "b1"}
+        self.watch = watch.on_note(self.watch, noted, SETTINGS)
+
+    def at(self, level: str) -> Run:
+        self.go(5)
+        self.answer(result="done", action="nothing", level=level, message="well")
+        return self
+
+
+def test_it_settles_first_and_at_full_asks_nothing_again() -> None:
+    run = Run()
+    assert run.go(5) == [(1005.0, "settle")]
+    run.answer(result="done", action="nothing", level="full", message="well")
+    assert run.go(100000) == []
+
+
+def test_settling_is_tried_until_it_is_answered() -> None:
+    run = Run()
+    times = []
+    for _try in range(6):
+        spawned = run.go(400)
+        assert [verb for _at, verb in spawned] == ["settle"]
+        times.append(spawned[0][0])
+        run.now = spawned[0][0]
+        run.answer(result="unknown", message="the container is restarting")
+    waits = [later - earlier for earlier, later in zip(times, times[1:])]
+    assert waits == [30, 60, 120, 240, 300]
+    assert [line for line in run.log if "restarting" in line] == [
+        "settle: unknown: the container is restarting"
+    ]
+
+
+def test_below_full_it_settles_regularly_without_end() -> None:
+    run = Run().at("etcd-only")
+    run.available = 500  # neither over nor calm
+    for _round in range(50):
+        spawned = run.go(60)
+        assert [verb for _at, verb in spawned] == ["settle"]
+        run.answer(result="unknown", message="no API") if _round % 2 else run.answer(
+            result="done", action="nothing", level="etcd-only", message="well"
+        )
+
+
+def test_a_server_that_was_below_full_is_never_left_alone_for_long() -> None:
+    run = Run(memory={"level": "etcd-only"})
+    times = []
+    for _try in range(8):
+        spawned = run.go(400)
+        times.append(spawned[0][0])
+        run.now = spawned[0][0]
+        run.answer(result="unknown", message="docker does not answer")
+    assert max(later - earlier for earlier, later in zip(times, times[1:])) <= SETTINGS.settle_seconds
+
+
+def test_pressure_steps_down_once_and_the_cooldown_follows_the_note() -> None:
+    run = Run().at("full")
+    run.available = 100
+    begun = run.now
+    assert run.go(70) == [(begun + 65, "down")]
+    assert run.go(60) == [], "one child at a time"
+    run.note("control-plane", "down")
+    run.answer(result="done", level="control-plane", message="stepped")
+    stepped = run.now
+    while True:
+        verbs = [verb for _at, verb in run.go(5)]
+        if "down" in verbs:
+            break
+        if verbs:
+            run.answer(result="done", action="nothing", level="control-plane", message="well")
+    assert run.now - stepped == 120
+
+
+def test_a_step_by_hand_starts_the_cooldown_and_tells_the_level() -> None:
+    run = Run().at("full")
+    run.note("control-plane", "down")
+    assert run.watch.state.level == "control-plane"
+    assert run.go(5) == [(run.now, "settle")]
+    assert run.told["cooldown_up"] == "595"
+
+
+def test_a_refusal_is_told_once_a_try_and_starts_no_cooldown() -> None:
+    run = Run().at("full")
+    run.available = 100
+    assert run.go(70)[0][1] == "down"
+    run.answer(result="refused", message="the Lease is held by server2/1")
+    assert run.go(25) == []
+    assert [verb for _at, verb in run.go(10)] == ["down"]
+    assert run.told["cooldown_down"] == "0"
+    assert run.told["blocked"] == "the Lease is held by server2/1"
+
+
+def test_a_failed_step_starts_the_cooldown_and_is_settled() -> None:
+    run = Run().at("full")
+    run.available = 100
+    run.go(70)
+    run.answer(result="failed", message="it stays open", left_open="true")
+    assert [verb for _at, verb in run.go(5)] == ["settle"]
+    assert run.told["unhealthy"] == "it stays open"
+    run.answer(result="done", action="undone", level="full", message="undone")
+    assert run.told["cooldown_down"] != "0"
+    assert run.go(100) == []
+
+
+def test_a_child_that_gave_no_answer_is_a_failed_one() -> None:
+    run = Run().at("full")
+    run.available = 100
+    run.go(70)
+    run.answer()
+    assert [verb for _at, verb in run.go(5)] == ["settle"]
+    assert any("without an answer" in line for line in run.log)
+
+
+def test_while_a_step_is_open_none_is_decided() -> None:
+    run = Run().at("control-plane")
+    run.available = 100
+    run.go(60)
+    while not run.watch.busy:
+        run.go(5)
+    run.answer(result="failed", message="alarm")
+    assert run.watch.state.level == ""
+    for _round in range(10):
+        assert {verb for _at, verb in run.go(60)} <= {"settle"}
+        if run.watch.busy:
+            run.answer(result="failed", message="alarm")
+
+
+def test_calm_steps_up() -> None:
+    run = Run().at("control-plane")
+    verbs = []
+    for _round in range(100):
+        for _at, verb in run.go(5):
+            verbs.append(verb)
+            if verb == "settle":
+                run.answer(result="done", action="nothing", level="control-plane", message="well")
+    assert verbs[-1] == "up"
+
+
+def test_at_the_lowest_level_one_alert() -> None:
+    run = Run().at("etcd-only")
+    run.available = 100
+    verbs = []
+    for _round in range(200):
+        for _at, verb in run.go(5):
+            verbs.append(verb)
+            run.answer(result="done", action="nothing", level="etcd-only", message="well")
+    assert verbs.count("alert") == 1
+    assert "down" not in verbs
+
+
+def test_without_pressure_it_stops_at_full_and_stays_below() -> None:
+    run = Run(missing="/proc/pressure/memory does not exist: psi=1").at("full")
+    run.go(5)
+    assert "psi=1" in run.stopped
+    run = Run(missing="/proc/pressure/memory does not exist: psi=1").at("etcd-only")
+    run.go(600)
+    assert run.stopped == ""
+    assert "no step up by itself" in run.told["unhealthy"]
+
+
+def test_without_pressure_an_unknown_level_is_not_taken_for_full() -> None:
+    run = Run(missing="no PSI")
+    run.go(5)
+    run.answer(result="unknown", message="booting")
+    run.go(600)
+    assert run.stopped == ""
+
+
+def test_one_line_for_each_change_not_for_each_sample() -> None:
+    run = Run().at("full")
+    run.go(5000)
+    assert len(run.log) <= 4
+    run.available = 100
+    run.go(70)
+    assert any(
+        line.startswith("down at full: over for 60 s; over, pressure 0.0% (threshold 20%), available 100MiB of 4000MiB "
+                        "(floor 320MiB), over 60s") for line in run.log
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("memory", [{}, {"relapses": "x"}, {"relapses": "-1"}])
+def test_what_is_remembered_badly_is_forgotten(memory: Dict[str, str]) -> None:
+    assert (
+        watch.begin(memory, {"boottime": "soon", "boot_id": "b", "direction": "up"}, "").state.relapses == 0
+    )
+
+
+def test_memory_goes_round() -> None:
+    run = Run().at("etcd-only")
+    run.watch = run.watch._replace(state=run.watch.state._replace(relapses=3))
+    again: Watch = watch.begin(watch.memory_of(run.watch), {}, "")
+    assert again.was_below
+    assert again.state.relapses == 3
+    assert again.state.level == "", "the level is asked for, not remembered"
