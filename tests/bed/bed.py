@@ -189,8 +189,21 @@ class Bed:
             if not missing:
                 return
             if time.monotonic() > until:
+                for server in self.servers:
+                    say(f"[bed] {server.name}: {self._last_words(server)}")
                 raise BedError(f"not ready after {span(timeout)}: {'; '.join(missing)}")
             time.sleep(1)
+
+    @staticmethod
+    def _last_words(server: Server) -> str:
+        """How k3s is there, and what it said that sounds like the reason."""
+        state = server.docker("inspect", "--format={{.State.Status}}", CONTAINER, check=False)
+        if state.returncode:
+            return "its k3s container cannot be looked at: " + state.stderr.strip()
+        logs = server.docker("logs", "--tail=400", CONTAINER, check=False)
+        lines = (logs.stdout + logs.stderr).strip().splitlines() or ["it said nothing"]
+        grave = [line for line in lines if "level=fatal" in line or "level=error" in line]
+        return f"k3s is {state.stdout.strip()}; {(grave or lines)[-1]}"
 
     def _not_ready(self) -> list[str]:
         # Ready alone is no sign of life: it stays for 40 s after a server is gone.
@@ -233,13 +246,13 @@ class Bed:
             if any(label is not None for label in found.values()) and not whole:
                 say("[bed] what is there is not whole, or was made from other images: taking it down first")
                 self._down()
-            archive = images.archive([made["k3s"], made["service"]])
+            archives = {what: images.archive(made[what]) for what in ("k3s", "service")}
             with Part("three servers") as part:
                 if not whole:
                     self._make(made["host"], key)
                 part.now("hosts, their engines and k3s")
                 pods = None if images.is_stand_in(made["k3s"]) else images.pods()
-                _each(self.servers, lambda server: self._serve(server, made, archive, pods))
+                _each(self.servers, lambda server: self._serve(server, made, archives, pods))
                 part.now("waiting for three Ready Nodes")
                 self.wait_ready()
 
@@ -267,23 +280,30 @@ class Bed:
             ]
             run(command)
 
-    def _serve(self, server: Server, made: Mapping[str, str], archive: Path, pods: Optional[bytes]) -> None:
+    def _serve(
+        self, server: Server, made: Mapping[str, str], archives: Mapping[str, Path], pods: Optional[bytes]
+    ) -> None:
         """Bring one host to a running k3s, from wherever it is."""
         server.start_host()
-        if server.docker("image", "inspect", made["k3s"], made["service"], check=False).returncode:
-            self._load(server, archive)
+        self._load_missing(server, made["k3s"], archives["k3s"])
         if server.docker("inspect", "--type=container", CONTAINER, check=False).returncode:
             files = layout.files(self.places, server.place, made["k3s"], pods)
+            server.sh(f"mkdir -p {PROJECT_FOLDER}")
             self._write(server, ["tar", "-xC", PROJECT_FOLDER], files.project)
             # The container is made before it runs, so that what lies on its data volume is there at its first start.
             server.compose("create")
             if files.data:
                 self._write(server, ["docker", "cp", "-", f"{CONTAINER}:{DATA}"], files.data)
         server.compose("up", "--detach", "--no-recreate")
+        # While k3s boots.
+        self._load_missing(server, made["service"], archives["service"])
+
+    def _load_missing(self, server: Server, image: str, archive: Path) -> None:
+        if server.docker("image", "inspect", image, check=False).returncode:
+            self._load(server, archive)
 
     @staticmethod
     def _write(server: Server, command: list[str], files: Mapping[str, bytes]) -> None:
-        server.sh(f"mkdir -p {PROJECT_FOLDER}")
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w") as tar:
             for name in sorted({str(parent) for path in files for parent in list(Path(path).parents)[:-1]}):

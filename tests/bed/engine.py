@@ -99,8 +99,8 @@ def ensure_engine() -> None:
     )
     packages("docker.io", "containerd", "runc", "iptables", "iproute2")
     with cache.lock("engine"), Part("Docker engine") as part:
-        # A package that starts its own service gets the time to do so.
-        if Path("/run/systemd/system").is_dir() and _await_answer(15) is None:
+        # A package that starts its own service gets the time to do so; another process may have been here first.
+        if _await_answer(15 if Path("/run/systemd/system").is_dir() else 2) is None:
             return
         part.now("starting dockerd, detached")
         start(ENGINE_FOLDER, ENGINE_LOG)
@@ -123,7 +123,10 @@ def start(
         new.replace(wrapper)
     # The machine's own configuration is honoured and left as it is.
     own = Path("/etc/docker/daemon.json")
-    config = configuration(json.loads(own.read_text(encoding="utf-8")) if own.is_file() else {}, wrapper)
+    try:
+        config = configuration(json.loads(own.read_text(encoding="utf-8")) if own.is_file() else {}, wrapper)
+    except ValueError as error:
+        raise Failed(f"{own} is not JSON ({error}): no Docker engine starts with it, mend it") from error
     file = folder / "daemon.json"
     file.write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
     with log.open("ab") as out:

@@ -6,12 +6,14 @@ Standard library and the docker command only. Each is made at most once for the 
 
 from __future__ import annotations
 
+import os
 import shutil
 import ssl
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import Optional
 
@@ -35,6 +37,9 @@ SERVICE_FILES = ROOT / "roles" / "github_runner_cluster" / "files"
 
 CONTACT_SECONDS = 15
 """A registry that has said nothing after this long is not reachable."""
+
+UNUSED_SECONDS = 24 * 3600
+"""An archive that was not used for this long goes."""
 
 
 def present(image: str) -> Optional[str]:
@@ -216,22 +221,35 @@ def _label(image: str, label: str) -> str:
 def _build(what: str, context: Path, image: str, base: str, *more: str) -> None:
     with Part(what) as part:
         # The classic builder: Debian's client has no other, and nothing here needs another.
-        command = ["docker", "build", "--build-arg", f"BASE={base}", "-t", image, *more, str(context)]
+        command = [
+            "docker",
+            "build",
+            "--force-rm",
+            "--build-arg",
+            f"BASE={base}",
+            "-t",
+            image,
+            *more,
+            str(context),
+        ]
         part.run(command, env={"DOCKER_BUILDKIT": "0"}, timeout=1200)
 
 
-def archive(images: list[str]) -> Path:
-    """One tar of these images for the hosts' own engines, written once for the same images; the older ones go."""
-    ids = [present(image) or image for image in images]
+def archive(image: str) -> Path:
+    """A tar of the image for the hosts' own engines, written once for the same image."""
     folder = cache.folder("images")
-    path = folder / f"{cache.key(*images, *ids)}.tar"
+    path = folder / f"{cache.key(image, present(image) or image)}.tar"
     with cache.lock("archive"):
-        if not path.is_file():
-            with Part("images for the hosts") as part:
-                for old in folder.glob("*.tar"):
-                    old.unlink()
-                new = path.with_suffix(".new")
-                part.now("docker save")
-                part.run(["docker", "save", "-o", str(new), *images])
-                new.replace(path)
+        for old in folder.iterdir():
+            # Those in use today stay: another checkout may be about to load one.
+            if time.time() - old.stat().st_mtime > UNUSED_SECONDS:
+                old.unlink()
+        if path.is_file():
+            os.utime(path)
+            return path
+        with Part(f"archive of {image.partition(':')[0]}") as part:
+            new = path.with_suffix(".new")
+            part.now("docker save")
+            part.run(["docker", "save", "-o", str(new), image])
+            new.replace(path)
     return path

@@ -8,7 +8,6 @@ import io
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 
 import dotvenv
@@ -105,11 +104,15 @@ def repacked(archive: bytes) -> bytes:
     return packed.getvalue()
 
 
-def _differences(first: Path, second: Path) -> Iterable[str]:
-    with tarfile.open(first) as one, tarfile.open(second) as other:
-        members = [
-            {m.name: (m.mode, m.size, tar.extractfile(m).read() if m.isfile() else b"") for m in tar}
-            for tar in (one, other)
-        ]  # type: ignore[union-attr]
-    names = sorted(set(members[0]) | set(members[1]))
-    return [name for name in names if members[0].get(name) != members[1].get(name)]
+def _differences(first: Path, second: Path) -> list[str]:
+    one, other = _content(first), _content(second)
+    return [name for name in sorted({*one, *other}) if one.get(name) != other.get(name)]
+
+
+def _content(archive: Path) -> dict[str, tuple[int, bytes]]:
+    held = {}
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            file = tar.extractfile(member)
+            held[member.name] = (member.mode, file.read() if file is not None else b"")
+    return held
