@@ -192,7 +192,7 @@ class Api:
 
 
 class Host:
-    """One server: its k3s, its disk, its lock. Actuator, VoteKeeper, LocalEtcd, StateStore and HostLock at once."""
+    """One server: its k3s, disk and lock. Actuator, VoteKeeper, LocalEtcd, StateStore and HostLock at once."""
 
     def __init__(self, api: Api, etcd: List[Member], name: str) -> None:
         self.api, self.etcd, self.name = api, etcd, name

@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
+from typing import List
+
 import pytest
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.app.driver import Hooks, World
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.app.operations import (
     Server,
     release,
@@ -13,6 +17,7 @@ from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.app.ope
 )
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import marks
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.errors import (
+    ApplyFailed,
     Conflict,
     Forbidden,
     LevelUnknown,
@@ -25,6 +30,7 @@ from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.mo
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.step import step
 from ansible_collections.exadev.k3s_regrade.tests.simulation.world import (
     Cluster,
+    CountingDriver,
     Crash,
     SteadyRenewal,
     apply_failed,
@@ -400,6 +406,96 @@ def test_an_actuator_that_did_not_begin_is_undone() -> None:
     assert_free(cluster)
 
 
+def test_a_crash_loop_whose_old_record_is_back_is_undone_not_tried_again() -> None:
+    cluster = Cluster()
+    step_to(cluster.process(S), "down")
+    tried = []
+
+    def loops(level: str) -> None:
+        if level == "etcd-only":
+            tried.append(level)
+            raise ApplyFailed(
+                "k3s ended 3 times; the old record was put back and k3s runs again", True, back=True
+            )
+
+    cluster.hosts[S].fail.append(loops)
+    with pytest.raises(StepFailed, match="k3s ended 3 times") as caught:
+        step_to(cluster.process(S), "down")
+    assert not caught.value.left_open
+    assert tried == ["etcd-only"]
+    assert_at(cluster, "control-plane")
+    assert_free(cluster)
+
+
+def test_a_restart_that_failed_for_good_stays_open_with_its_lease_and_is_resumed() -> None:
+    cluster = Cluster()
+    step_to(cluster.process(S), "down")
+    host = cluster.hosts[S]
+    host.fail.append(apply_failed(began=True, times=99))
+    with pytest.raises(StepFailed, match="stays open") as caught:
+        step_to(cluster.process(S), "down")
+    assert caught.value.left_open
+    assert cluster.api.lease is not None
+    assert cluster.api.lease.holder.startswith(S)
+    assert marks.INTENT in cluster.node(S).annotations
+    assert cluster.api.events[-1][2] == "RegradeStepOpen"
+    with pytest.raises(StepRefused, match="server1"):
+        step_to(cluster.process("server2"), "down")
+    host.fail.clear()
+    assert settle(cluster.process(S))["action"] == "resumed"
+    assert_at(cluster, "etcd-only")
+    assert_free(cluster)
+
+
+def test_a_full_disk_at_the_restart_is_undone() -> None:
+    """Field case B20: fail closed before the restart."""
+    cluster = Cluster()
+    step_to(cluster.process(S), "down")
+    host = cluster.hosts[S]
+
+    def full(level: str) -> None:
+        host.fail.clear()
+        raise RegradeError("STATE_DIR is full")
+
+    host.fail.append(full)
+    with pytest.raises(StepFailed, match="STATE_DIR is full"):
+        step_to(cluster.process(S), "down")
+    assert host.restarts == []
+    assert_at(cluster, "control-plane")
+    assert_free(cluster)
+
+
+def test_a_bug_in_the_middle_of_a_step_keeps_lease_and_intent_for_settle() -> None:
+    cluster = Cluster()
+    host = cluster.hosts[S]
+
+    def bug(_level: str) -> None:
+        raise KeyError("surprise")
+
+    host.fail.append(bug)
+    with pytest.raises(KeyError):
+        step_to(cluster.process(S), "down")
+    assert marks.INTENT in cluster.node(S).annotations
+    assert cluster.api.lease is not None
+    assert cluster.api.lease.holder.startswith(S)
+    host.fail.clear()
+    assert settle(cluster.process(S))["level"] == "control-plane"
+    assert_free(cluster)
+
+
+def test_automatic_refusals_look_before_they_cost_anything() -> None:
+    """A held Lease or a switch is seen before etcd's members, Docker or the peers are asked."""
+    cluster = Cluster()
+    host = cluster.hosts[S]
+    asked = []
+    host.members = lambda: asked.append("members")  # type: ignore[method-assign,assign,return-value]
+    host.preflight = lambda: asked.append("docker")  # type: ignore[method-assign]
+    cluster.api.lease = Lease("server2/beef", 60, "", "", 3, "50")
+    with pytest.raises(StepRefused, match="server2/beef"):
+        step_to(cluster.process(S), "down", automatic=True)
+    assert asked == []
+
+
 def test_a_restart_that_began_is_asked_again_rather_than_undone() -> None:
     cluster = Cluster()
     step_to(cluster.process(S), "down")
@@ -414,7 +510,7 @@ def test_a_changed_member_list_leaves_the_step_open() -> None:
 
     def replaced(_level: str) -> None:
         cluster.hosts[S].fail.clear()
-        cluster.time.sleep = lambda seconds: swap(seconds)  # type: ignore[method-assign]
+        cluster.time.sleep = swap  # type: ignore[method-assign]
 
     def swap(seconds: float) -> None:
         cluster.time.seconds += seconds
@@ -513,15 +609,14 @@ def requests_of(level: str, target: str) -> int:
     """How many requests the step makes, counted on a run that is not cut off."""
     cluster = at_level(level)
     server = cluster.process(S)
-    counted = []
+    counted: List[CountingDriver] = []
 
-    def driver(world: object, hooks: object) -> object:
-        made = server.driver(world, hooks)  # type: ignore[arg-type]
-        counted.append(made)
-        return made
+    def driver(world: World, hooks: Hooks) -> CountingDriver:
+        counted.append(CountingDriver(world, hooks))
+        return counted[-1]
 
-    kill(server._replace(driver=driver), level, target)  # type: ignore[arg-type]
-    return int(counted[-1].count)
+    kill(server._replace(driver=driver), level, target)
+    return counted[-1].count
 
 
 def at_level(level: str) -> Cluster:
@@ -582,10 +677,8 @@ def test_killed_and_another_peer_falls_it_still_ends_without_a_restart_below_quo
         host = cluster.hosts[S]
         before = list(host.restarts)
         cluster.api.set_node("server2", ready=None)
-        try:
+        with contextlib.suppress(RegradeError):
             settle(cluster.process(S))
-        except RegradeError:
-            pass
         assert host.restarts == before, at
         cluster.api.set_node("server2", ready=True)
         settle(cluster.process(S))

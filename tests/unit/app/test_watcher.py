@@ -88,7 +88,10 @@ WELL = "echo result=done; echo action=nothing; echo level=full; echo message=wel
 
 
 def test_the_idle_loop_imports_nothing_heavy() -> None:
-    code = f"import sys\nfrom regrade import cli\nfrom regrade.app import watcher\nprint([m for m in {HEAVY!r} if m in sys.modules])"
+    code = (
+        "import sys\nfrom regrade import cli\nfrom regrade.app import watcher\n"
+        f"print([m for m in {HEAVY!r} if m in sys.modules])"
+    )
     done = subprocess.run(
         [sys.executable, "-S", "-c", code], env={"PYTHONPATH": LIBRARY}, capture_output=True, text=True, timeout=30,
         check=False,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The gate: a check for each way a peer can fail to be whole, and voters taken from etcd, never from Nodes."""
+"""The gate: a check for each way a peer can fail to be whole; voters come from etcd, never from Nodes."""
 
 from __future__ import annotations
 

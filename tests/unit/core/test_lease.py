@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Dict, List, Optional
+
 import pytest
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import lease as leases
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.lease import Seen, judge, see
@@ -63,7 +65,8 @@ def test_an_observation_from_the_future_counts_for_nothing() -> None:
 def test_an_observation_survives_the_disk_and_nonsense_does_not() -> None:
     seen = see(L2, None, 12.5, "boot")
     assert leases.seen_from(leases.seen_document(seen)) == seen
-    for document in (None, {}, {"holder": "x"}, {**leases.seen_document(seen), "boottime": "soon"}):
+    broken: List[Optional[Dict[str, object]]] = [None, {}, {"holder": "x"}]
+    for document in [*broken, {**leases.seen_document(seen), "boottime": "soon"}]:
         assert leases.seen_from(document) is None
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Dict
 
 import pytest
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import marks
@@ -97,7 +97,7 @@ def test_marks_that_lack_something_do_not_agree(lost: str) -> None:
         taints=(Taint(marks.LEVEL, "etcd-only", "NoSchedule"),),
     )
     assert marks.agrees(whole, "etcd-only")
-    less = {
+    less: Dict[str, Dict[str, Any]] = {
         "label": {"labels": {}},
         "taint": {"taints": ()},
         "cordon": {"unschedulable": False},

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The decision: what is over and calm, streaks, cooldowns, holes, boots; and what no input may bring about."""
+"""The decision: over and calm, streaks, cooldowns, holes, boots; and what no input may bring about."""
 
 from __future__ import annotations
 

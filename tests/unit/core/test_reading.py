@@ -14,7 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 # field case A5: Linux 6.12 leaks counts of `full`
-KERNEL_6_12 = "some avg10=79.51 avg60=23.28 avg300=5.32 total=17948445\nfull avg10=0.08 avg60=0.05 avg300=0.01 total=65046\n"
+KERNEL_6_12 = """\
+some avg10=79.51 avg60=23.28 avg300=5.32 total=17948445
+full avg10=0.08 avg60=0.05 avg300=0.01 total=65046
+"""
 
 
 def test_some_is_read_in_any_order_and_full_is_not_used() -> None:

@@ -13,7 +13,7 @@ from typing import Callable, Generator, List, NamedTuple, Optional, Tuple, TypeV
 from ..adapters import psi
 from ..core import gate, marks, reconcile, requests
 from ..core import lease as leases
-from ..core.errors import ClusterError, LevelUnknown, RegradeError, StepFailed, StepRefused
+from ..core.errors import ClusterError, LevelUnknown, RegradeError, SettingsWrong, StepFailed, StepRefused
 from ..core.levels import DOWN, FULL, LEVELS, UP, above, below, direction
 from ..core.model import Node, NodeChange
 from ..core.step import JOURNAL, SEEN, Plan, locked, step
@@ -224,7 +224,7 @@ def status(server: Server) -> StatusReport:
     except LevelUnknown as error:
         unknown = str(error)
     if why and level == FULL:
-        raise LevelUnknown(why)
+        raise SettingsWrong(why)
     try:
         recorded = world.vote.recorded_level() if world.vote else None
     except RegradeError:

@@ -19,11 +19,16 @@ class LevelUnknown(RegradeError):
 
 
 class ApplyFailed(RegradeError):
-    """A level was not reached. `began` tells whether a restart may have begun: if not, nothing changed."""
+    """A level was not reached.
 
-    def __init__(self, message: str, began: bool) -> None:
+    `began` tells whether a restart may have begun: if not, nothing changed. `back` tells that k3s was
+    brought back (after a crash loop): it runs at the level it ran at before, with the old record.
+    """
+
+    def __init__(self, message: str, began: bool, back: bool = False) -> None:
         super().__init__(message)
         self.began = began
+        self.back = back
 
 
 class StepRefused(RegradeError):

@@ -23,7 +23,8 @@ A check that was not asked (an earlier one refuses already, or `status` does not
 
 from __future__ import annotations
 
-from typing import Dict, NamedTuple, Optional, Tuple
+from types import MappingProxyType
+from typing import Dict, Mapping, NamedTuple, Optional, Tuple
 from urllib.parse import urlsplit
 
 from .levels import FULL
@@ -59,8 +60,8 @@ class Watch(NamedTuple):
     makes an old renewal look fresh.
     """
 
-    last: Dict[str, Tuple[str, float]] = {}
-    changed: Dict[str, float] = {}
+    last: Mapping[str, Tuple[str, float]] = MappingProxyType({})
+    changed: Mapping[str, float] = MappingProxyType({})
 
 
 def look(watch: Watch, renewals: Dict[str, str], boottime: float) -> Watch:
@@ -170,6 +171,15 @@ def check(facts: Facts) -> Tuple[Check, ...]:
         wrong = [text for node in peers for text in _unanswered(node, facts.peers.get(node.name))]
         results.append(Check("api", not wrong, "; ".join(wrong)))
     return tuple(results)
+
+
+def busy(nodes: Tuple[Node, ...], own: str) -> str:
+    """Why no step can be taken whatever the members say: another server is below full or in a step."""
+    for node in nodes:
+        for check_name, wrong in (("full", _below_full(node)), ("intent", _in_step(node))):
+            if wrong and node.name != own:
+                return f"{check_name}: {wrong}"
+    return ""
 
 
 def refusal(checks: Tuple[Check, ...], strict: bool = True) -> str:

@@ -9,7 +9,8 @@ they are only ever compared for *change*, never with a clock.
 
 from __future__ import annotations
 
-from typing import Dict, NamedTuple, Optional, Tuple
+from types import MappingProxyType
+from typing import Dict, Mapping, NamedTuple, Optional, Tuple
 
 
 class Member(NamedTuple):
@@ -51,8 +52,8 @@ class Node(NamedTuple):
 class NodeChange(NamedTuple):
     """One conditional write to a Node. None for a key removes it; None for a whole field leaves it."""
 
-    labels: Dict[str, Optional[str]] = {}
-    annotations: Dict[str, Optional[str]] = {}
+    labels: Mapping[str, Optional[str]] = MappingProxyType({})
+    annotations: Mapping[str, Optional[str]] = MappingProxyType({})
     taints: Optional[Tuple[Taint, ...]] = (
         None  # the whole list, as a strategic patch cannot be trusted with it
     )

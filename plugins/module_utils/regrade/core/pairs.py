@@ -15,8 +15,8 @@ def parse(text: str) -> dict[str, str]:
     Raises ValueError naming the first line that is not KEY=VALUE, or a key that comes twice.
     """
     found: dict[str, str] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        line = line.strip()
+    for number, untidy in enumerate(text.splitlines(), 1):
+        line = untidy.strip()
         if not line or line.startswith("#"):
             continue
         key, equals, value = line.partition("=")

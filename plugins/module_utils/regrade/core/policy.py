@@ -134,7 +134,7 @@ def observe(state: State, sample: Sample, settings: Settings) -> Tuple[State, De
     if verdict == CALM and calm_since is None:
         calm_since = sample.monotonic
     state = state._replace(
-        samples=_keep(samples + (sample,), settings), over_since=over_since, calm_since=calm_since
+        samples=_keep((*samples, sample), settings), over_since=over_since, calm_since=calm_since
     )
     if over_since is None:
         state = state._replace(alerted=False)

@@ -22,7 +22,7 @@ from typing import Dict, NamedTuple, Optional, Tuple
 
 from . import lease as leases
 from . import marks
-from .errors import ApplyFailed, ClusterError, LevelUnknown, StepFailed, StepRefused
+from .errors import ClusterError, LevelUnknown, RegradeError, StepFailed, StepRefused
 from .levels import ETCD_ONLY, FULL, STAY
 from .model import Lease, Member, Node
 from .requests import (
@@ -271,7 +271,7 @@ def _level(opened: Optional[Open]) -> Steps[Tuple[str, str]]:
             try:
                 if (yield StartStopped()):
                     yield Log("started our stopped k3s: a step of ours is open")
-            except ApplyFailed as error:
+            except RegradeError as error:
                 why = str(error)
         try:
             level: str = yield CurrentLevel()

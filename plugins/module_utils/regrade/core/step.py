@@ -229,14 +229,15 @@ def _step(plan: Plan, move: str) -> Steps[Outcome]:
 
 
 def _preflight(opened: Open) -> Steps[None]:
-    """What refuses at once and writes nothing: marks, switches, pods, the Lease, the cheap checks."""
+    """What refuses at once and writes nothing, the cheapest first: marks, switches, peers, the Lease, the
+    platform, pods, and the checks of the gate that need no waiting."""
     plan = opened.plan
-    facts = yield from _cheap_facts(opened)
-    own = next((node for node in facts.nodes if node.name == plan.node), None)
+    nodes: Tuple[Node, ...] = yield ReadNodes()
+    own = next((node for node in nodes if node.name == plan.node), None)
     if own is None:
         raise StepRefused(
             f"NODE_NAME={plan.node} is no Node with the etcd role; there are "
-            f"{', '.join(node.name for node in facts.nodes) or 'none'}"
+            f"{', '.join(node.name for node in nodes) or 'none'}"
         )
     if marks.intent_of(own):
         raise StepRefused(
@@ -251,18 +252,19 @@ def _preflight(opened: Open) -> Steps[None]:
         for key, word in ((marks.HOLD, "held"), (marks.PAUSE, "paused"), (marks.DRY_RUN, "in dry-run")):
             if marks.switch(own, key):
                 raise StepRefused(f"{plan.node} is {word} (annotation {key}): no automatic step")
+    busy = gate.busy(nodes, plan.node)
+    if busy:
+        raise StepRefused(busy)
+    opened.watch = yield from _look(opened.watch)  # from here on: the first gate has less to wait for
+    if not plan.wait:
+        yield from _look_at_lease(plan)
     try:
         yield Preflight()
     except RegradeError as error:
         raise StepRefused(str(error)) from None
     if opened.start == CONTROL_PLANE and opened.target == ETCD_ONLY:
         _judge_pods(plan.settings, (yield ListPods(plan.node)), final=False)
-    why = gate.refusal(gate.check(facts), strict=False)
-    if why:
-        raise StepRefused(why)
-    opened.watch = yield from _look(
-        opened.watch
-    )  # the watch begins here: the first gate has less to wait for
+    _refuse((yield from _cheap_facts(opened, nodes)), strict=False)
 
 
 def _act(opened: Open) -> Steps[Outcome]:
@@ -299,7 +301,7 @@ def go_on(opened: Open, effects: Tuple[Callable[[Open], Steps[None]], ...]) -> S
     try:
         for effect in effects:
             yield from effect(opened)
-    except (StepRefused, ApplyFailed, ClusterError, LevelUnknown, StepFailed) as error:
+    except RegradeError as error:
         if opened.restarted or (isinstance(error, StepFailed) and error.left_open):
             yield from _tell_trouble(opened, f"{opened.words} stays open: {error}")
             raise StepFailed(
@@ -339,14 +341,13 @@ def under_lease(opened: Open, body: Steps[T]) -> Steps[T]:
     yield BeginRenewal(opened.plan.holder)
     try:
         result = yield from body
-    except StepFailed as error:
+    except RegradeError as error:
         yield EndRenewal()
-        if not error.left_open:
+        if not (isinstance(error, StepFailed) and error.left_open):
             yield from _release(opened.plan)
         raise
-    except Exception:
+    except Exception:  # a bug of ours: what is open stays open, with its Lease, for `settle`
         yield EndRenewal()
-        yield from _release(opened.plan)
         raise
     yield EndRenewal()
     yield from _release(opened.plan)
@@ -358,49 +359,47 @@ def take_lease(plan: Plan) -> Steps[None]:
     begun = yield Now()
     while True:
         now = yield Now()
-        try:
-            found: Lease = yield ReadLease()
-        except Missing:
-            raise StepRefused(
-                f"the Lease kube-system/{plan.settings.lease_name} does not exist; the role makes it: run it"
-            ) from None
-        except ClusterError as error:
-            raise StepRefused(f"the Lease cannot be read: {error}") from None
-        verdict = yield from _judge_lease(plan, found, now.boottime, now.boot_id)
-        if verdict.kind == leases.EXPIRED:
-            holder = leases.node_of(found.holder)
-            try:
-                nodes: Tuple[Node, ...] = yield ReadNodes()
-            except ClusterError as error:
-                raise StepRefused(f"the Nodes cannot be read: {error}") from None
-            if any(node.name == holder and marks.intent_of(node) for node in nodes):
-                raise StepRefused(
-                    f"the Lease is held by {found.holder}, which is silent, and its Node shows an open "
-                    "step: bring that server back, it ends its step itself"
-                )
-        if verdict.kind != leases.HELD:
-            if (
-                yield from _swap_lease(
-                    plan, leases.taken(found, plan.holder, now.text, plan.settings.lease_seconds)
-                )
-            ):
-                return
+        wait = begun.boottime + plan.wait - now.boottime
+        found = yield from _look_at_lease(plan, refuse=wait <= 0)
+        if found is None:
+            yield Sleep(POLL_SECONDS)
             continue
-        if now.boottime - begun.boottime >= plan.wait:
-            raise StepRefused(
-                f"the Lease is held by {found.holder}, seen unchanged for {verdict.age:.0f} s "
-                f"(taken over after {verdict.duration:.0f} s unchanged)"
-            )
-        yield Sleep(POLL_SECONDS)
+        record = leases.taken(found, plan.holder, now.text, plan.settings.lease_seconds)
+        if (yield from _swap_lease(plan, record)):
+            return
 
 
-def _judge_lease(plan: Plan, found: Lease, boottime: float, boot_id: str) -> Steps[leases.Verdict]:
-    before = leases.seen_from((yield ReadState(SEEN)))
-    seen = leases.see(found, before, boottime, boot_id)
-    verdict = leases.judge(found, plan.holder, seen, boottime, plan.settings.lease_seconds)
-    if verdict.kind == leases.HELD and seen != before:
-        yield WriteState(SEEN, leases.seen_document(seen))
-    return verdict
+def _look_at_lease(plan: Plan, refuse: bool = True) -> Steps[Optional[Lease]]:
+    """The record, where we may take it; None where we may not (yet) and `refuse` is False."""
+    try:
+        found: Lease = yield ReadLease()
+        now = yield Now()
+        before = leases.seen_from((yield ReadState(SEEN)))
+        seen = leases.see(found, before, now.boottime, now.boot_id)
+        verdict = leases.judge(found, plan.holder, seen, now.boottime, plan.settings.lease_seconds)
+        if verdict.kind == leases.HELD and seen != before:
+            yield WriteState(SEEN, leases.seen_document(seen))
+        nodes: Tuple[Node, ...] = (yield ReadNodes()) if verdict.kind == leases.EXPIRED else ()
+    except Missing:
+        raise StepRefused(
+            f"the Lease kube-system/{plan.settings.lease_name} does not exist; the role makes it: run it"
+        ) from None
+    except RegradeError as error:
+        raise StepRefused(f"whether the Lease is free cannot be told: {error}") from None
+    holder = leases.node_of(found.holder)
+    if any(node.name == holder and marks.intent_of(node) for node in nodes):
+        raise StepRefused(
+            f"the Lease is held by {found.holder}, which is silent, and its Node shows an open step: bring that "
+            "server back, it ends its step itself"
+        )
+    if verdict.kind != leases.HELD:
+        return found
+    if refuse:
+        raise StepRefused(
+            f"the Lease is held by {found.holder}, seen unchanged for {verdict.age:.0f} s "
+            f"(taken over after {verdict.duration:.0f} s unchanged)"
+        )
+    return None
 
 
 def _swap_lease(plan: Plan, record: Lease) -> Steps[bool]:
@@ -452,8 +451,7 @@ def _release(plan: Plan) -> Steps[None]:
 # ---- the gate
 
 
-def _cheap_facts(opened: Open) -> Steps[gate.Facts]:
-    nodes: Tuple[Node, ...] = yield ReadNodes()
+def _cheap_facts(opened: Open, nodes: Tuple[Node, ...]) -> Steps[gate.Facts]:
     try:
         members: Optional[Tuple[Member, ...]] = yield ReadMembers()
         error = ""
@@ -492,7 +490,7 @@ def ask_gate(opened: Open) -> Steps[gate.Facts]:
 
 def _gate_round(opened: Open) -> Steps[gate.Facts]:
     try:
-        facts = yield from _cheap_facts(opened)
+        facts = yield from _cheap_facts(opened, (yield ReadNodes()))
         _refuse(facts, strict=False)
         _same_identity(opened, facts)
         peers = gate.peer_nodes(facts)
@@ -593,7 +591,8 @@ def write_level(
             raise IntentGone(f"the intent of {opened.words} is gone from {node.name}: somebody abandoned it")
         change = marks.at_level(node, level, None if clear else found)
         if hold is not None:
-            change.annotations[marks.HOLD] = f"stepped by hand to {level}" if hold else None
+            word = f"stepped by hand to {level}" if hold else None
+            change = change._replace(annotations={**change.annotations, marks.HOLD: word})
         return change
 
     def done(node: Node) -> bool:
@@ -645,7 +644,7 @@ def undo(opened: Open, why: str, began: bool) -> Steps[None]:
     except IntentGone as error:
         if began:
             raise StepFailed(f"{opened.words} ({why}) is left open: {error}", True) from None
-    except (StepRefused, ClusterError, ApplyFailed, LevelUnknown) as error:
+    except RegradeError as error:
         raise StepFailed(
             f"{opened.words} ({why}) is left open, as it could not be undone: {error}", True
         ) from None
@@ -788,20 +787,18 @@ def _apply(opened: Open) -> Steps[None]:
         try:
             yield Apply(opened.target, before_restart, opened_note(opened))
             return
-        except ApplyFailed as error:
-            if not error.began and not before:
-                opened.restarted = False  # the restart certainly did not begin
+        except RegradeError as error:
+            began = isinstance(error, ApplyFailed) and error.began
+            if isinstance(error, ApplyFailed) and (error.back or not (error.began or before)):
+                opened.restarted = False  # no restart began, or k3s runs where it did before: undo
+                raise
+            if not (opened.restarted or began):
                 raise
             yield Log(f"{opened.words}: {error}")
-            failed: RegradeError = error
-        except (StepRefused, LevelUnknown) as error:
-            if not opened.restarted:
-                raise
-            yield Log(f"{opened.words}: {error}")
-            failed = error
+            failed = str(error)
         if attempt + 1 < APPLY_TRIES:
             yield Sleep(5 * POLL_SECONDS)
-    raise StepFailed(str(failed), left_open=True)
+    raise StepFailed(failed, left_open=True)
 
 
 def _verify(opened: Open) -> Steps[None]:
