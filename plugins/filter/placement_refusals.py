@@ -59,11 +59,13 @@ _value:
   elements: str
 """
 
+from typing import Any, Callable, Dict, List
+
 ETCD_ROLE_LABEL = "node-role.kubernetes.io/etcd"
 LEAST_VOTERS = 3
 
 
-def _host_refusal(server, nodes_by_name):
+def _host_refusal(server: Dict[str, Any], nodes_by_name: Dict[str, Any]) -> str:
     """What forbids regrading on this one host, or an empty text."""
     if server.get("error"):
         return (
@@ -98,7 +100,12 @@ def _host_refusal(server, nodes_by_name):
     return ""
 
 
-def _cluster_refusals(servers, nodes, members, group):
+def _cluster_refusals(
+    servers: List[Dict[str, Any]],
+    nodes: List[Dict[str, Any]],
+    members: List[Dict[str, Any]],
+    group: List[str],
+) -> List[str]:
     """What forbids regrading in the whole cluster."""
     if not nodes:
         return [
@@ -118,7 +125,7 @@ def _cluster_refusals(servers, nodes, members, group):
             "The inventory's group of servers has %d host(s) (%s) and at least %d are needed. "
             "Name all servers of the cluster in it." % (len(group), ", ".join(sorted(group)), LEAST_VOTERS)
         )
-    hosts_of = {}
+    hosts_of: Dict[str, List[str]] = {}
     for server in servers:
         hosts_of.setdefault(server["node_name"], []).append(server["host"])
     for node_name, hosts in sorted(hosts_of.items()):
@@ -130,7 +137,12 @@ def _cluster_refusals(servers, nodes, members, group):
     return lines
 
 
-def placement_refusals(servers, nodes, members, group):
+def placement_refusals(
+    servers: List[Dict[str, Any]],
+    nodes: List[Dict[str, Any]],
+    members: List[Dict[str, Any]],
+    group: List[str],
+) -> List[str]:
     """Lines that forbid turning regrading on; an empty list allows it."""
     nodes_by_name = {node["metadata"]["name"]: node for node in nodes}
     lines = []
@@ -145,5 +157,5 @@ def placement_refusals(servers, nodes, members, group):
 class FilterModule:
     """The filter, as Ansible looks it up."""
 
-    def filters(self):
+    def filters(self) -> Dict[str, Callable[..., List[str]]]:
         return {"placement_refusals": placement_refusals}

@@ -49,12 +49,14 @@ _value:
   elements: str
 """
 
+from typing import Any, Callable, Dict, List
+
 FULL = "full"
 LEVEL_LABEL = "github-runner.exadev.com/regrade-level"
 STEP_ANNOTATION = "github-runner.exadev.com/regrade-step"
 
 
-def _report_refusal(server):
+def _report_refusal(server: Dict[str, Any]) -> str:
     """What this host's own report says against the removal, or an empty text."""
     if server.get("error"):
         return "its level could not be read: %s. Cure that and run the role again." % server["error"]
@@ -74,7 +76,7 @@ def _report_refusal(server):
     return ""
 
 
-def removal_refusals(servers, nodes):
+def removal_refusals(servers: List[Dict[str, Any]], nodes: List[Dict[str, Any]]) -> List[str]:
     """Lines that forbid turning regrading off; an empty list allows it."""
     if not nodes:
         return [
@@ -108,5 +110,5 @@ def removal_refusals(servers, nodes):
 class FilterModule:
     """The filter, as Ansible looks it up."""
 
-    def filters(self):
+    def filters(self) -> Dict[str, Callable[..., List[str]]]:
         return {"removal_refusals": removal_refusals}

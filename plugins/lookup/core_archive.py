@@ -44,6 +44,7 @@ import io
 import os
 import pathlib
 import zipfile
+from typing import Any, Dict, List, Optional
 
 from ansible import constants as C
 from ansible.errors import AnsibleLookupError
@@ -53,7 +54,7 @@ from ansible.plugins.lookup import LookupBase
 FIXED_TIME = (1980, 1, 1, 0, 0, 0)
 
 
-def pack(package):
+def pack(package: pathlib.Path) -> bytes:
     """The bytes of the archive: every Python file of the package, below its own name."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -69,7 +70,7 @@ def pack(package):
 class LookupModule(LookupBase):
     """The lookup, as Ansible finds it."""
 
-    def run(self, terms, variables=None, **kwargs):
+    def run(self, terms: List[str], variables: Optional[Dict[str, Any]] = None, **kwargs: Any) -> List[str]:
         self.set_options(var_options=variables, direct=kwargs)
         package = pathlib.Path(__file__).resolve().parents[1] / "module_utils" / "regrade"
         if not (package / "cli.py").is_file():

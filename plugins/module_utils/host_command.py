@@ -46,8 +46,7 @@ def run_regrade(command: str, arguments: List[str], timeout: int, needed: Sequen
         done = subprocess.run(
             [command, *arguments, "--json"],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             timeout=timeout,
             check=False,
         )
@@ -58,7 +57,9 @@ def run_regrade(command: str, arguments: List[str], timeout: int, needed: Sequen
             "missing",
         ) from None
     except PermissionError:
-        raise CommandFailed(f"{command} may not be run by this user: use become: true.", "permission") from None
+        raise CommandFailed(
+            f"{command} may not be run by this user: use become: true.", "permission"
+        ) from None
     except OSError as error:
         raise CommandFailed(f"{command} could not be run: {error.strerror or error}.", "failed") from None
     except subprocess.TimeoutExpired:

@@ -97,8 +97,9 @@ kind:
   sample: refused
 """
 
-from ansible.module_utils.basic import AnsibleModule
+from typing import Any, Dict, List
 
+from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.host_command import (
     COMMAND_ARGUMENTS,
     LEVELS,
@@ -106,11 +107,10 @@ from ansible_collections.exadev.k3s_regrade.plugins.module_utils.host_command im
     run_regrade,
 )
 
-
 REPORTED = ("changed", "level", "from", "steps", "message")
 
 
-def arguments_of(params, check_mode):
+def arguments_of(params: Dict[str, Any], check_mode: bool) -> List[str]:
     """The command's arguments for what the task asks."""
     arguments = ["step", "to", params["level"]]
     if not params["hold"]:
@@ -120,7 +120,7 @@ def arguments_of(params, check_mode):
     return arguments
 
 
-def main():
+def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "level": {"type": "str", "required": True, "choices": LEVELS},

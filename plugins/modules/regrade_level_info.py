@@ -63,7 +63,6 @@ kind:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.host_command import (
     COMMAND_ARGUMENTS,
     CommandFailed,
@@ -71,7 +70,7 @@ from ansible_collections.exadev.k3s_regrade.plugins.module_utils.host_command im
 )
 
 
-def main():
+def main() -> None:
     module = AnsibleModule(argument_spec=dict(COMMAND_ARGUMENTS), supports_check_mode=True)
     try:
         report = run_regrade(module.params["command"], ["status"], module.params["timeout"], ("level",))

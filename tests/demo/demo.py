@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The main job end to end, for people: pressure takes one of three servers to etcd-only, and calm brings it back to full.
+"""The main job end to end: pressure takes one of three servers to etcd-only, and calm brings it back to full.
 
     python3 tests/demo/demo.py      KEEP=1 leaves the three servers up
 
@@ -99,7 +99,9 @@ class Sampler(threading.Thread):
                 began = time.monotonic()
                 asked = pool.submit(_or_none, lambda: sorted(observer.members(self._bed)))
                 nodes = _or_none(self._api.nodes) or {}
-                found = list(pool.map(lambda server, nodes=nodes: self._one(server, nodes), self._bed.servers))
+                found = list(
+                    pool.map(lambda server, nodes=nodes: self._one(server, nodes), self._bed.servers)
+                )
                 shared = {"member_ids": asked.result(), "write_latency": self._writer.slowest_since()}
                 self.samples += [{**sample, **shared} for sample in found]
                 self._print(found, shared)
@@ -130,7 +132,9 @@ class Sampler(threading.Thread):
             return None, None
         before = self._totals.get(server.name)
         self._totals[server.name] = (now, int(total.group(1)))
-        stall = None if before is None else round((int(total.group(1)) - before[1]) / (now - before[0]) / 1e4, 1)
+        stall = (
+            None if before is None else round((int(total.group(1)) - before[1]) / (now - before[0]) / 1e4, 1)
+        )
         return stall, int(available.group(1)) * 1024
 
     def _print(self, samples: list[Sample], shared: Sample) -> None:
@@ -183,13 +187,19 @@ def show(bed: Bed) -> dict[str, Any]:
         for wanted in RAMP:
             pressure.put(pressed, wanted)
             time.sleep(2)
-        observer.wait_for(f"{pressed.name} runs at etcd-only", lambda: observer.runs_at(pressed) == "etcd-only", STEP_SECONDS)
+        observer.wait_for(
+            f"{pressed.name} runs at etcd-only",
+            lambda: observer.runs_at(pressed) == "etcd-only",
+            STEP_SECONDS,
+        )
         down = time.monotonic() - began
         time.sleep(REST_SECONDS)
         part(f"Calm on {pressed.name}")
         began = time.monotonic()
         pressure.put(pressed, pressure.CALM)
-        observer.wait_for(f"{pressed.name} is at full", lambda: observer.at_full_again(api, pressed.name), 2 * STEP_SECONDS)
+        observer.wait_for(
+            f"{pressed.name} is at full", lambda: observer.at_full_again(api, pressed.name), 2 * STEP_SECONDS
+        )
         up = time.monotonic() - began
         time.sleep(REST_SECONDS)
     finally:
@@ -245,8 +255,8 @@ def main() -> int:
         return 1
     print(
         f"demo: ok in {seconds:.0f} s: to etcd-only in {figures['seconds_to_etcd_only']} s, back to full in "
-        f"{figures['seconds_to_full']} s, {figures['writes']} writes, the slowest {figures['slowest_write_seconds']} s; "
-        "see build/demo/cycle.svg"
+        f"{figures['seconds_to_full']} s, {figures['writes']} writes, "
+        f"the slowest {figures['slowest_write_seconds']} s; see build/demo/cycle.svg"
     )
     return 0
 

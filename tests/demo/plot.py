@@ -39,7 +39,12 @@ def draw(samples: Sequence[dict[str, Any]], source: str) -> str:
     top += PANEL + GAP
     slowest = max([0.1] + [s["write_latency"] for s in samples if s["write_latency"] is not None])
     body += _frame(top, "slowest write", f"{slowest:.2f} s", "0 s")
-    body += _lines(top, [(x(s["time"]), s["write_latency"]) for s in samples if s["server"] == servers[0]], slowest, LATENCY)
+    body += _lines(
+        top,
+        [(x(s["time"]), s["write_latency"]) for s in samples if s["server"] == servers[0]],
+        slowest,
+        LATENCY,
+    )
     top += PANEL + 8
     step = next(step for step in (10, 20, 30, 60, 120, 300, 600) if span / step <= 12)
     for seconds in range(0, int(span) + 1, step):
@@ -54,7 +59,9 @@ def draw(samples: Sequence[dict[str, Any]], source: str) -> str:
         place += 120
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{top + 20}" viewBox="0 0 {WIDTH} {top + 20}" '
-        f'font-family="sans-serif">\n<rect width="100%" height="100%" fill="#fff"/>\n' + "\n".join(body) + "\n</svg>\n"
+        f'font-family="sans-serif">\n<rect width="100%" height="100%" fill="#fff"/>\n'
+        + "\n".join(body)
+        + "\n</svg>\n"
     )
 
 
@@ -79,7 +86,9 @@ def _lane(top: int, server: str, samples: list[dict[str, Any]], colour: str, x: 
         if run:
             path = f"M{run[0][0]:.1f} {run[0][1]:.1f}" + "".join(f"H{at:.1f}V{y:.1f}" for at, y in run)
             # A run of one sample is a dot: its line has no length of its own.
-            body.append(f'<path d="{path}h0.1" fill="none" stroke="{colour}" stroke-width="3" stroke-linecap="round"/>')
+            body.append(
+                f'<path d="{path}h0.1" fill="none" stroke="{colour}" stroke-width="3" stroke-linecap="round"/>'
+            )
     return body
 
 

@@ -37,13 +37,21 @@ class AdminApi:
         self.servers = bed.servers
         self._context = _administrator(bed)
 
-    def through(self, server: Server, method: str, path: str, body: Optional[Mapping[str, Any]] = None,
-                timeout: float = 5) -> dict[str, Any]:  # fmt: skip
+    def through(
+        self,
+        server: Server,
+        method: str,
+        path: str,
+        body: Optional[Mapping[str, Any]] = None,
+        timeout: float = 5,
+    ) -> dict[str, Any]:
         """One call to one server's own API. Raises NoAnswer."""
         connection = http.client.HTTPSConnection(server.address, PORT, timeout=timeout, context=self._context)
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
         try:
-            connection.request(method, path, json.dumps(body) if body is not None else None, {"Content-Type": kind})
+            connection.request(
+                method, path, json.dumps(body) if body is not None else None, {"Content-Type": kind}
+            )
             answer = connection.getresponse()
             text = answer.read().decode()
         except (OSError, http.client.HTTPException) as error:
@@ -56,8 +64,14 @@ class AdminApi:
         assert isinstance(document, dict)
         return document
 
-    def call(self, method: str, path: str, body: Optional[Mapping[str, Any]] = None, timeout: float = 5,
-             servers: Optional[tuple[Server, ...]] = None) -> dict[str, Any]:  # fmt: skip
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Optional[Mapping[str, Any]] = None,
+        timeout: float = 5,
+        servers: Optional[tuple[Server, ...]] = None,
+    ) -> dict[str, Any]:
         """One call to the first server that gives a good answer, or says why it is not one (a 4xx)."""
         said = []
         for server in servers or self.servers:
@@ -69,9 +83,13 @@ class AdminApi:
                 said.append(str(error))
         raise NoAnswer("; ".join(said))
 
-    def watch(self, server: Server, path: str, resource_version: str, seconds: int) -> Iterator[dict[str, Any]]:
+    def watch(
+        self, server: Server, path: str, resource_version: str, seconds: int
+    ) -> Iterator[dict[str, Any]]:
         """Events after the resourceVersion for about so many seconds, bookmarks included. Raises NoAnswer."""
-        connection = http.client.HTTPSConnection(server.address, PORT, timeout=seconds + 5, context=self._context)
+        connection = http.client.HTTPSConnection(
+            server.address, PORT, timeout=seconds + 5, context=self._context
+        )
         sign = "&" if "?" in path else "?"
         try:
             connection.request(
@@ -80,14 +98,19 @@ class AdminApi:
             )
             answer = connection.getresponse()
             if answer.status >= 300:
-                raise NoAnswer(f"{server.name}: watch {path}: {answer.status} {answer.read(200)!r}", answer.status)
+                raise NoAnswer(
+                    f"{server.name}: watch {path}: {answer.status} {answer.read(200)!r}", answer.status
+                )
             while True:
                 line = answer.readline()
                 if not line:
                     return
                 event = json.loads(line)
                 if event["type"] == "ERROR":
-                    raise NoAnswer(f"{server.name}: {event['object'].get('message')}", int(event["object"].get("code", 0)))
+                    raise NoAnswer(
+                        f"{server.name}: {event['object'].get('message')}",
+                        int(event["object"].get("code", 0)),
+                    )
                 yield event
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise NoAnswer(f"{server.name}: {error or type(error).__name__}") from error
@@ -102,9 +125,16 @@ class AdminApi:
     def node(self, name: str) -> dict[str, Any]:
         return self.call("GET", f"/api/v1/nodes/{name}")
 
-    def write_config_map(self, name: str, value: str, timeout: float = 5, servers: Optional[tuple[Server, ...]] = None) -> None:
+    def write_config_map(
+        self, name: str, value: str, timeout: float = 5, servers: Optional[tuple[Server, ...]] = None
+    ) -> None:
         """Make the ConfigMap in `default`, or change it."""
-        document = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"value": value}}
+        document = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": name},
+            "data": {"value": value},
+        }
         folder = "/api/v1/namespaces/default/configmaps"
         try:
             self.call("PATCH", f"{folder}/{name}", {"data": {"value": value}}, timeout, servers)
@@ -123,15 +153,21 @@ def _administrator(bed: Bed, seconds: float = 60) -> ssl.SSLContext:
     while True:
         for server in bed.servers:
             found = server.docker("exec", "k3s", "cat", "/etc/rancher/k3s/k3s.yaml", check=False)
-            fields = dict(re.findall(r"(certificate-authority-data|client-certificate-data|client-key-data):\s*(\S+)",
-                                     found.stdout))  # fmt: skip
+            fields = dict(
+                re.findall(
+                    r"(certificate-authority-data|client-certificate-data|client-key-data):\s*(\S+)",
+                    found.stdout,
+                )
+            )
             if found.returncode == 0 and len(fields) == 3:
                 decoded = {key: base64.b64decode(value).decode() for key, value in fields.items()}
                 context = ssl.create_default_context(cadata=decoded["certificate-authority-data"])
                 with tempfile.TemporaryDirectory() as folder:
                     pair = Path(folder) / "pair.pem"
                     pair.touch(mode=0o600)
-                    pair.write_text(decoded["client-certificate-data"] + decoded["client-key-data"], encoding="ascii")
+                    pair.write_text(
+                        decoded["client-certificate-data"] + decoded["client-key-data"], encoding="ascii"
+                    )
                     context.load_cert_chain(pair)
                 return context
         if time.monotonic() > until:

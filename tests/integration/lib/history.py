@@ -118,7 +118,13 @@ class Recorder:
 def seen(of: str, what: str, item: dict[str, Any], through: str) -> Line:
     """One revision of one object, with what the checks look at."""
     meta = item["metadata"]
-    line: Line = {"kind": of, "rv": int(meta["resourceVersion"]), "type": what, "name": meta["name"], "through": through}
+    line: Line = {
+        "kind": of,
+        "rv": int(meta["resourceVersion"]),
+        "type": what,
+        "name": meta["name"],
+        "through": through,
+    }
     if of == "lease":
         return {**line, "holder": item.get("spec", {}).get("holderIdentity") or ""}
     annotations = meta.get("annotations") or {}
@@ -129,7 +135,9 @@ def seen(of: str, what: str, item: dict[str, Any], through: str) -> Line:
         "label": (meta.get("labels") or {}).get(LEVEL),
         "step": annotations.get(STEP),
         "ours": annotations.get(OURS),
-        "taint": next((taint.get("value") for taint in spec.get("taints") or [] if taint["key"] == LEVEL), None),
+        "taint": next(
+            (taint.get("value") for taint in spec.get("taints") or [] if taint["key"] == LEVEL), None
+        ),
         "unschedulable": bool(spec.get("unschedulable")),
     }
 
@@ -150,8 +158,13 @@ class History:
         self.path.unlink(missing_ok=True)
         self.path.touch()
         with (self.path.parent / "history.log").open("w", encoding="utf-8") as log:
-            process = subprocess.Popen([sys.executable, __file__, str(self.path)], stdout=log, stderr=log,
-                                       stdin=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
+            process = subprocess.Popen(
+                [sys.executable, __file__, str(self.path)],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
         self._pid.write_text(str(process.pid), encoding="ascii")
         until = time.monotonic() + 60
         while {line["kind"] for line in self.lines()} < set(STREAMS):
@@ -186,7 +199,11 @@ class History:
             file.write(json.dumps({"time": time.time(), "kind": "mark", **what}) + "\n")
 
     def lines(self) -> list[Line]:
-        return [json.loads(line) for line in self.path.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
+        return [
+            json.loads(line)
+            for line in self.path.read_text(encoding="utf-8").splitlines()
+            if line.endswith("}")
+        ]
 
     def catch_up(self, api: AdminApi, seconds: float = 60) -> None:
         """Wait until what the API lists now has been seen. Raises NoAnswer."""
@@ -210,7 +227,11 @@ class History:
 
 def in_order(lines: Iterable[Line]) -> list[Line]:
     """Each revision once, in etcd's order."""
-    found = {(line["kind"], line["name"], line["rv"], line["type"] == "DELETED"): line for line in lines if line["kind"] in STREAMS}
+    found = {
+        (line["kind"], line["name"], line["rv"], line["type"] == "DELETED"): line
+        for line in lines
+        if line["kind"] in STREAMS
+    }
     return sorted(found.values(), key=lambda line: (line["rv"], line["kind"]))
 
 
@@ -229,16 +250,21 @@ def two_at_once(lines: Iterable[Line]) -> list[str]:
         now[line["name"]] = "" if line["type"] == "DELETED" else busy(line)
         both = {name: why for name, why in now.items() if why}
         if len(both) > 1:
-            found.append(f"revision {line['rv']}: " + " and ".join(f"{name} {why}" for name, why in sorted(both.items())))
+            found.append(
+                f"revision {line['rv']}: "
+                + " and ".join(f"{name} {why}" for name, why in sorted(both.items()))
+            )
     return found
 
 
 def unlabelled_below_full(lines: Iterable[Line]) -> list[str]:
     """Every revision at which a Node carries a mark of a level below full without the label that names it."""
     return [
-        f"revision {line['rv']}: {line['name']} has taint {line['taint']}, mark {line['ours']} and label {line['label']}"
+        f"revision {line['rv']}: {line['name']} has taint {line['taint']}, mark {line['ours']}, label {line['label']}"
         for line in in_order(lines)
-        if line["kind"] == "node" and (line["taint"] or line["ours"]) and line["label"] != (line["taint"] or line["label"] or "?")
+        if line["kind"] == "node"
+        and (line["taint"] or line["ours"])
+        and line["label"] != (line["taint"] or line["label"] or "?")
     ]
 
 
@@ -254,8 +280,11 @@ def steps_without_lease(lines: Iterable[Line]) -> list[str]:
             stepping.add(line["name"])
         else:
             stepping.discard(line["name"])
-        found += [f"revision {line['rv']}: {name} is in a step, and the Lease's holder is {holder or 'nobody'}"
-                  for name in sorted(stepping) if holder.split("/")[0] != name]  # fmt: skip
+        found += [
+            f"revision {line['rv']}: {name} is in a step, and the Lease's holder is {holder or 'nobody'}"
+            for name in sorted(stepping)
+            if holder.split("/")[0] != name
+        ]
     return found
 
 

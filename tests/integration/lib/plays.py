@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Runs Ansible as a person would, against the bed's inventory, and reads what it says. No check of ours belongs here."""
+"""Runs Ansible as a person would, against the bed's inventory, and reads what it says. No check belongs here."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class Run(NamedTuple):
     seconds: float
 
 
-def _run(command: str, *arguments: str, timeout: float) -> Run:
+def command(name: str, *arguments: str, timeout: float = 600) -> Run:
+    """One of Ansible's programs, with the bed's inventory."""
     environment = {
         **os.environ,
         "ANSIBLE_COLLECTIONS_PATH": str(TREE),
@@ -45,26 +46,39 @@ def _run(command: str, *arguments: str, timeout: float) -> Run:
         "ANSIBLE_CALLBACK_RESULT_FORMAT": "json",
     }
     began = time.monotonic()
-    program = Path(sys.executable).parent / command
+    program = Path(sys.executable).parent / name
     done = subprocess.run(
         [str(program), f"--inventory={INVENTORY}", *arguments],
-        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout, check=False, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
     output = done.stdout + done.stderr
-    hosts = {host: Host(int(changed), int(away) + int(failed)) for host, changed, away, failed in RECAP.findall(output)}
+    hosts = {
+        host: Host(int(changed), int(away) + int(failed))
+        for host, changed, away, failed in RECAP.findall(output)
+    }
     return Run(done.returncode, output, hosts, time.monotonic() - began)
 
 
-def playbook(name: str, *arguments: str, variables: Optional[Mapping[str, object]] = None, timeout: float = 600) -> Run:
+def playbook(
+    name: str, *arguments: str, variables: Optional[Mapping[str, object]] = None, timeout: float = 600
+) -> Run:
     """One of the collection's own plays, by its short name."""
     extra = [f"--extra-vars={json.dumps(dict(variables))}"] if variables else []
-    return _run("ansible-playbook", f"exadev.k3s_regrade.{name}", *extra, *arguments, timeout=timeout)
+    return command("ansible-playbook", f"exadev.k3s_regrade.{name}", *extra, *arguments, timeout=timeout)
 
 
 def ad_hoc(hosts: str, module: str, arguments: str = "", *more: str, timeout: float = 600) -> Run:
     """`ansible HOSTS -m exadev.k3s_regrade.MODULE -a ARGUMENTS`"""
     given = [f"--args={arguments}"] if arguments else []
-    return _run("ansible", hosts, f"--module-name=exadev.k3s_regrade.{module}", *given, *more, timeout=timeout)
+    return _run(
+        "ansible", hosts, f"--module-name=exadev.k3s_regrade.{module}", *given, *more, timeout=timeout
+    )
 
 
 def answers(run: Run) -> dict[str, tuple[str, dict[str, object]]]:
@@ -82,13 +96,24 @@ def install() -> None:
     built = ROOT / "build" / "archive"
     for command in (
         [galaxy, "collection", "build", "--force", f"--output-path={built}", str(ROOT)],
-        [galaxy, "collection", "install", "--force", "--no-deps", "--offline", f"--collections-path={TREE}", "ARCHIVE"],
+        [
+            galaxy,
+            "collection",
+            "install",
+            "--force",
+            "--no-deps",
+            "--offline",
+            f"--collections-path={TREE}",
+            "ARCHIVE",
+        ],
     ):
         if command[-1] == "ARCHIVE":
             command[-1] = str(max(built.glob("*.tar.gz"), key=lambda path: path.stat().st_mtime))
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=180)
         if done.returncode:
-            raise RuntimeError(f"{' '.join(command[:3])} failed: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
+            raise RuntimeError(
+                f"{' '.join(command[:3])} failed: {(done.stderr or done.stdout).strip().splitlines()[-1]}"
+            )
 
 
 if __name__ == "__main__":

@@ -34,11 +34,14 @@ def main(folder):
         now = time.monotonic()
         total += (now - last) * 1e6 * stall / 100
         averages = [
-            average + (stall - average) * min(1.0, (now - last) / window) for average, window in zip(averages, WINDOWS)
+            average + (stall - average) * min(1.0, (now - last) / window)
+            for average, window in zip(averages, WINDOWS)
         ]
         last = now
         line = "avg10=%.2f avg60=%.2f avg300=%.2f total=%d" % (*averages, total)
-        put(os.path.join(folder, "memory"), "some %s\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n" % line)
+        put(
+            os.path.join(folder, "memory"), "some %s\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n" % line
+        )
         put(
             os.path.join(folder, "meminfo"),
             "MemTotal:       %8d kB\nMemFree:        %8d kB\nMemAvailable:   %8d kB\n"

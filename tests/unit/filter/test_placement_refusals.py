@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any, Optional
 
 import pytest
-
 from ansible_collections.exadev.k3s_regrade.plugins.filter.placement_refusals import placement_refusals
 
 GROUP = ["pi-a", "pi-b", "pi-c"]
@@ -47,50 +46,129 @@ def test_more_nodes_than_servers_are_allowed() -> None:
     ("servers", "nodes", "members", "group", "host", "found", "cure"),
     [
         pytest.param(
-            [*SERVERS, server("pi-d", role="agent")], NODES, MEMBERS, GROUP, "pi-d", "k3s agent", "Leave", id="agent"
+            [*SERVERS, server("pi-d", role="agent")],
+            NODES,
+            MEMBERS,
+            GROUP,
+            "pi-d",
+            "k3s agent",
+            "Leave",
+            id="agent",
         ),
         pytest.param(
-            [server("pi-a", role="")], NODES, MEMBERS, GROUP, "pi-a", "does not run `k3s server`", "Name", id="other"
+            [server("pi-a", role="")],
+            NODES,
+            MEMBERS,
+            GROUP,
+            "pi-a",
+            "does not run `k3s server`",
+            "Name",
+            id="other",
         ),
         pytest.param(
             [server("pi-a", role="", error="No such container: k3s")],
-            NODES, MEMBERS, GROUP, "pi-a", "No such container: k3s", "container_name", id="no container",
+            NODES,
+            MEMBERS,
+            GROUP,
+            "pi-a",
+            "No such container: k3s",
+            "container_name",
+            id="no container",
         ),
         pytest.param(
-            [server("pi-a", running=False)], NODES, MEMBERS, GROUP, "pi-a", "does not run", "Start it", id="stopped"
+            [server("pi-a", running=False)],
+            NODES,
+            MEMBERS,
+            GROUP,
+            "pi-a",
+            "does not run",
+            "Start it",
+            id="stopped",
         ),
         pytest.param(
-            [server("pi-a", node_name="raspberrypi")], NODES, MEMBERS, GROUP, "pi-a", "no Node raspberrypi",
-            "github_runner_cluster_node_name", id="wrong name",
+            [server("pi-a", node_name="raspberrypi")],
+            NODES,
+            MEMBERS,
+            GROUP,
+            "pi-a",
+            "no Node raspberrypi",
+            "github_runner_cluster_node_name",
+            id="wrong name",
         ),
         pytest.param(
-            SERVERS, [node("pi-a", None), *NODES[1:]], MEMBERS, GROUP, "pi-a", "no etcd role", "Leave", id="no etcd"
+            SERVERS,
+            [node("pi-a", None), *NODES[1:]],
+            MEMBERS,
+            GROUP,
+            "pi-a",
+            "no etcd role",
+            "Leave",
+            id="no etcd",
         ),
         pytest.param(
-            SERVERS, [node("pi-a", "false"), *NODES[1:]], MEMBERS, GROUP, "pi-a", "no etcd role", "Leave", id="etcd false"
+            SERVERS,
+            [node("pi-a", "false"), *NODES[1:]],
+            MEMBERS,
+            GROUP,
+            "pi-a",
+            "no etcd role",
+            "Leave",
+            id="etcd false",
         ),
         pytest.param(
-            [server("pi-a"), server("pi-b", node_name="pi-a")], NODES, MEMBERS, GROUP, "pi-a, pi-b", "Node pi-a",
-            "its own", id="twice the same Node",
+            [server("pi-a"), server("pi-b", node_name="pi-a")],
+            NODES,
+            MEMBERS,
+            GROUP,
+            "pi-a, pi-b",
+            "Node pi-a",
+            "its own",
+            id="twice the same Node",
         ),
         pytest.param(SERVERS, NODES, MEMBERS[:2], GROUP, "etcd", "2 voting", "Join", id="two voters"),
         pytest.param(
-            SERVERS, NODES, [*MEMBERS[:2], member("pi-c", True)], GROUP, "etcd", "2 voting", "Join", id="a learner"
+            SERVERS,
+            NODES,
+            [*MEMBERS[:2], member("pi-c", True)],
+            GROUP,
+            "etcd",
+            "2 voting",
+            "Join",
+            id="a learner",
         ),
         pytest.param(
-            SERVERS, NODES, [*MEMBERS[:2], member("")], GROUP, "etcd", "2 voting", "Join", id="an unstarted member"
+            SERVERS,
+            NODES,
+            [*MEMBERS[:2], member("")],
+            GROUP,
+            "etcd",
+            "2 voting",
+            "Join",
+            id="an unstarted member",
         ),
         pytest.param(SERVERS, NODES, [], GROUP, "etcd", "0 voting member(s) (none)", "Join", id="no members"),
         pytest.param(
-            SERVERS[:2], NODES, MEMBERS, GROUP[:2], "group", "2 host(s)", "Name all servers", id="two in the group"
+            SERVERS[:2],
+            NODES,
+            MEMBERS,
+            GROUP[:2],
+            "group",
+            "2 host(s)",
+            "Name all servers",
+            id="two in the group",
         ),
         pytest.param(SERVERS, [], [], GROUP, "group", "No server", "Bring", id="no API"),
     ],
-)  # fmt: skip
+)
 def test_refusals(
-    servers: list[dict[str, object]], nodes: list[dict[str, Any]], members: list[dict[str, object]],
-    group: list[str], host: str, found: str, cure: str,
-) -> None:  # fmt: skip
+    servers: list[dict[str, object]],
+    nodes: list[dict[str, Any]],
+    members: list[dict[str, object]],
+    group: list[str],
+    host: str,
+    found: str,
+    cure: str,
+) -> None:
     (line,) = placement_refusals(servers, nodes, members, group)
     assert host in line
     assert found in line

@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any, Optional
 
 import pytest
-
 from ansible_collections.exadev.k3s_regrade.plugins.filter.removal_refusals import removal_refusals
 
 LABEL = "github-runner.exadev.com/regrade-level"
@@ -21,7 +20,9 @@ def server(host: str, report: Optional[dict[str, object]], error: str = "") -> d
     return {"host": host, "node_name": f"node-{host}", "status": report, "error": error}
 
 
-def node(host: str, labels: Optional[dict[str, str]] = None, annotations: Optional[dict[str, str]] = None) -> dict[str, Any]:
+def node(
+    host: str, labels: Optional[dict[str, str]] = None, annotations: Optional[dict[str, str]] = None
+) -> dict[str, Any]:
     metadata: dict[str, object] = {"name": f"node-{host}"}
     if labels is not None:
         metadata["labels"] = labels
@@ -41,22 +42,44 @@ def test_all_at_full_are_allowed() -> None:
 @pytest.mark.parametrize(
     ("servers", "nodes", "host", "found"),
     [
-        pytest.param([server("a", status(recorded="etcd-only"))], NODES, "a", "record says etcd-only", id="record"),
-        pytest.param([server("a", status(level="control-plane"))], NODES, "a", "runs at control-plane", id="level"),
         pytest.param(
-            [server("a", status(level=None, level_unknown="k3s boots"))], NODES, "a", "unknown: k3s boots", id="unknown"
+            [server("a", status(recorded="etcd-only"))], NODES, "a", "record says etcd-only", id="record"
         ),
-        pytest.param([server("a", status(journal={"id": "1"}))], NODES, "a", "step of it is open", id="journal"),
-        pytest.param([server("a", None, "no such container")], NODES, "a", "no such container", id="no report"),
-        pytest.param([server("a", None)], [node("a", {LABEL: "etcd-only"})], "a", "labelled etcd-only", id="label"),
-        pytest.param([server("a", status())], [node("a", {}, {STEP: "{}"})], "a", "a step is open", id="intent"),
         pytest.param(
-            [server("a", status())], [node("b", {LABEL: "control-plane"})], "node-b", "labelled", id="another server"
+            [server("a", status(level="control-plane"))], NODES, "a", "runs at control-plane", id="level"
+        ),
+        pytest.param(
+            [server("a", status(level=None, level_unknown="k3s boots"))],
+            NODES,
+            "a",
+            "unknown: k3s boots",
+            id="unknown",
+        ),
+        pytest.param(
+            [server("a", status(journal={"id": "1"}))], NODES, "a", "step of it is open", id="journal"
+        ),
+        pytest.param(
+            [server("a", None, "no such container")], NODES, "a", "no such container", id="no report"
+        ),
+        pytest.param(
+            [server("a", None)], [node("a", {LABEL: "etcd-only"})], "a", "labelled etcd-only", id="label"
+        ),
+        pytest.param(
+            [server("a", status())], [node("a", {}, {STEP: "{}"})], "a", "a step is open", id="intent"
+        ),
+        pytest.param(
+            [server("a", status())],
+            [node("b", {LABEL: "control-plane"})],
+            "node-b",
+            "labelled",
+            id="another server",
         ),
         pytest.param([server("a", status())], [], "group", "No server", id="no API"),
     ],
 )
-def test_refusals(servers: list[dict[str, object]], nodes: list[dict[str, Any]], host: str, found: str) -> None:
+def test_refusals(
+    servers: list[dict[str, object]], nodes: list[dict[str, Any]], host: str, found: str
+) -> None:
     (line,) = removal_refusals(servers, nodes)
     assert host in line
     assert found in line

@@ -14,15 +14,34 @@ if LIB not in sys.path:
 import history  # noqa: E402
 
 
-def node(rv: int, name: str, label: Optional[str] = None, step: Optional[str] = None, **more: object) -> dict[str, Any]:
+def node(
+    rv: int, name: str, label: Optional[str] = None, step: Optional[str] = None, **more: object
+) -> dict[str, Any]:
     return {
-        "kind": "node", "rv": rv, "type": "MODIFIED", "name": name, "uid": name, "label": label, "step": step,
-        "ours": "cordon,taint" if label else None, "taint": label, "unschedulable": bool(label), "time": float(rv), **more,
-    }  # fmt: skip
+        "kind": "node",
+        "rv": rv,
+        "type": "MODIFIED",
+        "name": name,
+        "uid": name,
+        "label": label,
+        "step": step,
+        "ours": "cordon,taint" if label else None,
+        "taint": label,
+        "unschedulable": bool(label),
+        "time": float(rv),
+        **more,
+    }
 
 
 def lease(rv: int, holder: str) -> dict[str, Any]:
-    return {"kind": "lease", "rv": rv, "type": "MODIFIED", "name": "k3s-regrade", "holder": holder, "time": float(rv)}
+    return {
+        "kind": "lease",
+        "rv": rv,
+        "type": "MODIFIED",
+        "name": "k3s-regrade",
+        "holder": holder,
+        "time": float(rv),
+    }
 
 
 GOOD = [
@@ -57,7 +76,9 @@ def test_two_below_full_are_found() -> None:
 
 
 def test_a_step_while_another_is_below_full_is_found() -> None:
-    assert history.two_at_once([*GOOD, node(14, "a", None, "{}")]) == ["revision 14: a in a step and b at control-plane"]
+    assert history.two_at_once([*GOOD, node(14, "a", None, "{}")]) == [
+        "revision 14: a in a step and b at control-plane"
+    ]
 
 
 def test_revisions_are_taken_in_etcds_order_and_once() -> None:
@@ -67,7 +88,12 @@ def test_revisions_are_taken_in_etcds_order_and_once() -> None:
 
 
 def test_a_deleted_node_is_not_below_full() -> None:
-    assert history.two_at_once([*GOOD, node(14, "b", "control-plane", type="DELETED"), node(15, "a", "etcd-only")]) == []
+    assert (
+        history.two_at_once(
+            [*GOOD, node(14, "b", "control-plane", type="DELETED"), node(15, "a", "etcd-only")]
+        )
+        == []
+    )
 
 
 def test_a_lost_label_is_found() -> None:
@@ -77,8 +103,14 @@ def test_a_lost_label_is_found() -> None:
 
 
 def test_a_step_without_the_lease_is_found() -> None:
-    assert "nobody" in history.steps_without_lease([*GOOD, lease(14, ""), node(15, "b", "control-plane", "{}")])[0]
-    assert "a/3" in history.steps_without_lease([*GOOD, node(14, "b", "control-plane", "{}"), lease(15, "a/3")])[0]
+    assert (
+        "nobody"
+        in history.steps_without_lease([*GOOD, lease(14, ""), node(15, "b", "control-plane", "{}")])[0]
+    )
+    assert (
+        "a/3"
+        in history.steps_without_lease([*GOOD, node(14, "b", "control-plane", "{}"), lease(15, "a/3")])[0]
+    )
 
 
 def test_a_gap_counts_but_for_the_tests_own_outage() -> None:

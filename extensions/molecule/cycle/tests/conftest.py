@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the chapters of the cycle share. They are read in the order of their names, each going on from the one before."""
+"""What the chapters of the cycle share. Each goes on from the one before, in the order of their names."""
 
 from __future__ import annotations
 

@@ -33,9 +33,13 @@ def test_the_kubeconfig_is_for_root_alone_and_holds_no_administrator(target: Hos
     assert "client-certificate-data" not in kubeconfig.content_string
 
 
-def test_the_settings_name_the_peers_and_never_the_server_itself(target: Host, server: Server, bed: Bed) -> None:
+def test_the_settings_name_the_peers_and_never_the_server_itself(
+    target: Host, server: Server, bed: Bed
+) -> None:
     settings = dict(
-        line.split("=", 1) for line in target.file(f"{PLACE}/settings.env").content_string.splitlines() if "=" in line
+        line.split("=", 1)
+        for line in target.file(f"{PLACE}/settings.env").content_string.splitlines()
+        if "=" in line
     )
     assert settings["NODE_NAME"] == server.name
     peers = [f"https://{peer.address}:6443" for peer in bed.servers if peer is not server]

@@ -6,10 +6,11 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 
+import pytest
+
 import observer
 import plays
 import pressure
-import pytest
 import scenario
 from admin_api import AdminApi, NoAnswer
 from bed import Bed, Server
@@ -21,12 +22,17 @@ HOSTS = {"server1", "server2", "server3"}
 
 
 def reaches_etcd_only(server: Server, api: AdminApi) -> None:
-    wait_for(f"{server.name} is at etcd-only", lambda: observer.label(api, server.name) == "etcd-only",
-             scenario.STEP_SECONDS)  # fmt: skip
+    wait_for(
+        f"{server.name} is at etcd-only",
+        lambda: observer.label(api, server.name) == "etcd-only",
+        scenario.STEP_SECONDS,
+    )
     wait_for(f"{server.name} runs at etcd-only", lambda: observer.runs_at(server) == "etcd-only", 60)
     wait_for(
         f"{server.name} closed its step",
-        lambda: "github-runner.exadev.com/regrade-step" not in api.node(server.name)["metadata"]["annotations"],
+        lambda: (
+            "github-runner.exadev.com/regrade-step" not in api.node(server.name)["metadata"]["annotations"]
+        ),
         60,
     )
 
@@ -45,7 +51,9 @@ def cooldown_kept(history: History, name: str) -> None:
     assert begins[1] - ends[0] >= pressure.COOLDOWN_DOWN_SECONDS - 0.5
 
 
-def test_one_level_at_a_time_with_the_cooldown_between(server1: Server, api: AdminApi, history: History) -> None:
+def test_one_level_at_a_time_with_the_cooldown_between(
+    server1: Server, api: AdminApi, history: History
+) -> None:
     reaches_etcd_only(server1, api)
     wait_for("the watch has seen it", lambda: levels_of(history.lines(), "server1") == DOWN, 30)
     cooldown_kept(history, "server1")
@@ -111,10 +119,14 @@ def test_another_servers_step_is_refused_and_names_it(api: AdminApi) -> None:
 
 
 def test_the_stepped_server_still_counts(bed: Bed, api: AdminApi, history: History) -> None:
-    """With a third stopped the cluster takes writes; with the stepped one stopped as well it does not; then all recover."""
+    """With a third stopped the cluster takes writes, with the stepped one stopped as well it does not."""
     server1, server2, server3 = bed.servers
     server3.docker("stop", "k3s", timeout=120)
-    wait_for("a write is taken by two of three", lambda: api.write_config_map("with-one-stopped", "yes") or True, 30)
+    wait_for(
+        "a write is taken by two of three",
+        lambda: api.write_config_map("with-one-stopped", "yes") or True,
+        30,
+    )
     history.mark(outage=True)
     server1.docker("stop", "k3s", timeout=120)
     for attempt in range(3):
@@ -125,7 +137,9 @@ def test_the_stepped_server_still_counts(bed: Bed, api: AdminApi, history: Histo
     wait_for("writes are taken again", lambda: api.write_config_map("with-all-back", "yes") or True, 120)
     wait_for("server2 and server3 serve", lambda: server2.api_answers() and server3.api_answers(), 120)
     wait_for("server1 is at its recorded level", lambda: observer.runs_at(server1) == "etcd-only", 60)
-    wait_for("etcd is healthy on all", lambda: all(observer.etcd_healthy(server) for server in bed.servers), 60)
+    wait_for(
+        "etcd is healthy on all", lambda: all(observer.etcd_healthy(server) for server in bed.servers), 60
+    )
     history.catch_up(api)
     history.mark(outage=False)
     assert observer.identity(bed, api) == scenario.before()["identity"]

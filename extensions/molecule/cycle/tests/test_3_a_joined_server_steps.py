@@ -15,7 +15,11 @@ CYCLE = ["full", "control-plane", "etcd-only", "control-plane", "full"]
 
 def test_pressure_takes_it_down(bed: Bed, server2: Server, api: AdminApi, history: History) -> None:
     scenario.press(bed, api, server2)
-    wait_for("server2 is at etcd-only", lambda: observer.label(api, "server2") == "etcd-only", scenario.STEP_SECONDS)
+    wait_for(
+        "server2 is at etcd-only",
+        lambda: observer.label(api, "server2") == "etcd-only",
+        scenario.STEP_SECONDS,
+    )
     wait_for("server2 runs at etcd-only", lambda: observer.runs_at(server2) == "etcd-only", 60)
     wait_for("etcd serves there", lambda: observer.etcd_healthy(server2), 60)
     assert [observer.label(api, name) for name in ("server1", "server3")] == ["full", "full"]

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What must hold over every revision of the Nodes and the Lease, from before the first step on; and that the check can fail."""
+"""What must hold over every revision of the Nodes and the Lease since before the first step; and that it can fail."""
 
 from __future__ import annotations
 
 import json
 
+import pytest
+
 import history as recorded
 import observer
-import pytest
 from admin_api import AdminApi
 from bed import Bed, Server
 from history import History
@@ -15,11 +16,11 @@ from observer import wait_for
 from scenario import FOLDER
 
 # The gate taken out, for the control run alone: put beside the core in the service's memory, never in the product.
-WITHOUT_GATE = '''
+WITHOUT_GATE = """
 import regrade.core.gate as gate
 asked = gate.check
 gate.check = lambda facts: tuple(check._replace(ok=True) for check in asked(facts))
-'''
+"""
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +67,11 @@ def test_a_run_with_the_gate_taken_out_fails_the_check(bed: Bed, api: AdminApi) 
         assert observer.label(api, "server2") == "control-plane"
         without_gate(server2, "full")
         server1.sh("regrade step to full", timeout=200)
-        wait_for("both are back", lambda: all(observer.at_full_again(api, server.name) for server in (server1, server2)), 60)
+        wait_for(
+            "both are back",
+            lambda: all(observer.at_full_again(api, server.name) for server in (server1, server2)),
+            60,
+        )
         control.catch_up(api)
     finally:
         control.stop()
@@ -76,8 +81,25 @@ def test_a_run_with_the_gate_taken_out_fails_the_check(bed: Bed, api: AdminApi) 
 
 
 def without_gate(server: Server, level: str) -> None:
-    server.docker("exec", "-i", "k3s-regrade", "sh", "-c",
-                  "mkdir -p /tmp/without-gate && cat >/tmp/without-gate/sitecustomize.py", input=WITHOUT_GATE)  # fmt: skip
-    server.docker("exec", "--env=PYTHONPATH=/tmp/without-gate:/opt/regrade/lib", "k3s-regrade",
-                  "python3", "-m", "regrade.cli", "step", "to", level, timeout=200)  # fmt: skip
+    server.docker(
+        "exec",
+        "-i",
+        "k3s-regrade",
+        "sh",
+        "-c",
+        "mkdir -p /tmp/without-gate && cat >/tmp/without-gate/sitecustomize.py",
+        input=WITHOUT_GATE,
+    )
+    server.docker(
+        "exec",
+        "--env=PYTHONPATH=/tmp/without-gate:/opt/regrade/lib",
+        "k3s-regrade",
+        "python3",
+        "-m",
+        "regrade.cli",
+        "step",
+        "to",
+        level,
+        timeout=200,
+    )
     server.docker("exec", "k3s-regrade", "rm", "-r", "/tmp/without-gate")
