@@ -352,8 +352,8 @@ def ensure_image() -> str:
             root_future = pool.submit(build_root, cache, progress)
             stack_key, programs = stack_future.result()
             root_key, root = root_future.result()
-        base = f"{REPOSITORY}-base:{key_of([root_key, stack_key, stack_inputs(), *CONFIG])}"
-        tag = f"{REPOSITORY}:{key_of([base, WGET, inspect_source(), *tree_parts(HERE / 'launcher')])}"
+        base = f"{REPOSITORY}-base:{key_of([root_key, stack_key, stack_inputs()])}"
+        tag = f"{REPOSITORY}:{key_of([base, WGET, other_inputs(), *tree_parts(HERE / 'launcher')])}"
         if has_image(tag):
             return tag
         if not has_image(base):
@@ -364,7 +364,7 @@ def ensure_image() -> str:
                     run(["docker", "import", *changes, root, root_tag])
                 add_layer(root_tag, stack_layer(programs), base)
         with progress.part("launcher layer"):
-            add_layer(base, launcher_layer(busybox_of(root)), tag)
+            add_layer(base, launcher_layer(busybox_of(root)), tag, CONFIG)
     return tag
 
 
@@ -373,9 +373,9 @@ def stack_inputs() -> str:
     return " ".join([VERSION, *COMPONENTS])
 
 
-def inspect_source() -> str:
-    """What, besides the launcher's files, goes into the last layer."""
-    return (HERE / "podimage.py").read_text() + " ".join(sorted(NOT_IN_STOCK))
+def other_inputs() -> str:
+    """What, besides the launcher's files, goes into the last layer and the image's configuration."""
+    return (HERE / "podimage.py").read_text() + " ".join([*sorted(NOT_IN_STOCK), *CONFIG])
 
 
 def pod_images() -> bytes:

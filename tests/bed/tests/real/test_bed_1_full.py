@@ -108,7 +108,9 @@ def test_the_path_offers_only_what_the_stock_image_has(one: Server) -> None:
 
 def test_an_unknown_flag_is_an_error(cluster: Cluster) -> None:
     done = subprocess.run(
-        ["docker", "run", "--rm", cluster.image, "server", "--no-such"], capture_output=True, text=True
+        ["docker", "run", "--rm", "--network", "none", cluster.image, "server", "--no-such"],
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 1
     assert "flag provided but not defined: -no-such" in done.stdout

@@ -6,6 +6,7 @@ The tests share one cluster; each leaves it at full. Figures named "measured" ar
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
 
@@ -44,6 +45,11 @@ def balancer_url(server: Server) -> str:
     return found
 
 
+def slowness() -> float:
+    """How many times as long things may take: the machine's load for each of its processors, at least 1."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
 def timed(start: float) -> float:
     return time.monotonic() - start
 
@@ -61,7 +67,7 @@ def test_etcd_only_and_back(cluster: Cluster, one: Server, two: Server) -> None:
     until(10, "apiserver disabled on 6443", lambda: two.serves("etcd-only"), every=0.05)
     until(10, "etcd healthy", two.etcd_healthy, every=0.05)
     down = timed(start)
-    assert down < 6.4, f"etcd-only after {down:.1f} s"
+    assert down < 6.4 * slowness(), f"etcd-only after {down:.1f} s"
     assert two.probe("/ping") == (200, "pong")
     assert two.probe("/db/info")[0] == 403
     for port in (10250, 10248, 10257, 10259):
@@ -84,8 +90,8 @@ def test_etcd_only_and_back(cluster: Cluster, one: Server, two: Server) -> None:
     two.level(None)
     until(30, "401 on 6443", lambda: two.serves("full"), every=0.05)
     up = timed(start)
-    assert up < 17.2, f"full after {up:.1f} s"
-    until(29 - up, "Node Ready", lambda: cluster.ready(two))
+    assert up < 17.2 * slowness(), f"full after {up:.1f} s"
+    until(28 * slowness() - up, "Node Ready", lambda: cluster.ready(two))
     assert ids(one) == before and one.object("node", two.node)["metadata"]["uid"] == uid
     assert two.exec("cat", "/etc/rancher/node/password") == password
     assert two.object("configmap", "written-while-down")
@@ -121,9 +127,9 @@ def test_the_own_address_first_traps_and_the_process_ends_with_code_0(three: Ser
     three.level(ETCD_ONLY)
     until(10, "the file names itself", lambda: balancer_url(three) == f"https://{three.address}:6443")
     until(5, "etcd healthy", three.etcd_healthy)
-    for _ in range(4):
+    for _ in range(3):
         status, body = three.inside(6444, "/readyz")
-        assert status == 503 and "apiserver disabled" in body
+        assert status == 503 and "apiserver disabled" in body, f"{status}: {body}"
         time.sleep(0.5)
     assert not three.kubectl("get", "--raw", "/readyz", check=False)
     until(20, "the process ends", lambda: not three.state()["Running"])
@@ -181,7 +187,7 @@ def test_sigterm_ends_cleanly_and_sigkill_loses_nothing(cluster: Cluster, one: S
     before = ids(one)
     start = time.monotonic()
     docker("stop", two.container)
-    assert timed(start) < 3.6
+    assert timed(start) < 3.6 * slowness()
     assert two.state()["ExitCode"] == 0
     docker("start", two.container)
     until(30, "etcd healthy", two.etcd_healthy)
