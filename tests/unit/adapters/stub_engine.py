@@ -166,7 +166,6 @@ class StubEngine:
         }
         self.info: dict[str, Any] = {"SecurityOptions": ["name=seccomp"]}
         self.version = {"ApiVersion": "1.41", "MinAPIVersion": "1.12", "Version": "20.10"}
-        self.outputs: list[bytes] = []
         self._execs: dict[str, tuple[list[str], int, bytes]] = {}
         stub = self
 
@@ -302,6 +301,5 @@ class StubEngine:
             for kind, data in ((1, done.stdout), (2, done.stderr))
             if data
         )
-        self.outputs.append(done.stdout + done.stderr)
         self._execs[key] = (command, done.returncode, frames)
         return 200, frames

@@ -708,12 +708,16 @@ def test_no_quorum_is_unknown(world: World, said: str) -> None:
     assert world.restarts() == 0 and world.recorded() is None
 
 
-def test_the_token_of_the_configuration_never_leaves_the_container(world: World) -> None:
-    world.k3s.config.write_text('token: "hush"\nnode-ip: 127.0.0.1')
-    world.engine.inspected["Args"].remove("--node-ip=127.0.0.1")
-    assert world.actuator().current_level() == "full"
-    assert not [output for output in world.engine.outputs if b"hush" in output]
-    assert world.actuator()._server().addresses == ("127.0.0.1",)
+def test_what_the_configuration_files_say_counts_in_their_order(world: World) -> None:
+    world.k3s.config.write_text('{"token": "hush", "node-ip": "10.0.0.1"}')
+    folder = Path(world.place.folder)
+    folder.mkdir()
+    (folder / "10-own.yaml").write_text(f"node-ip: 127.0.0.1\nhttps-listen-port: {world.api_port}")
+    Path(world.place.path).write_text("# regrade-level: control-plane\nhttps-listen-port: 1\n")
+    world.engine.inspected["Args"] = ["server", "--config", str(world.k3s.config), "--data-dir", str(world.k3s.data)]
+    server = world.actuator()._server()
+    assert (server.addresses, server.api_port) == (("127.0.0.1",), world.api_port)
+    assert world.actuator().current_level() == "control-plane"
 
 
 def test_built_to_look_it_applies_nothing(world: World) -> None:

@@ -89,9 +89,14 @@ def test_the_balancers_file() -> None:
 
 
 def test_values_of_k3ss_configuration() -> None:
-    text = "data-dir: /a\nnode-ip: \"10.0.0.1\"  # mine\n  data-dir: /nested\ndata-dir: '/b'\n"
-    text += "https-listen-port: 7443\n"
-    assert probe.yaml_value(text, "data-dir") == "/b"
-    assert probe.yaml_value(text, "node-ip") == "10.0.0.1"
-    assert probe.yaml_value(text, "https-listen-port") == "7443"
-    assert probe.yaml_value(text, "none") == ""
+    files = (
+        "data-dir: /a\nnode-ip: \"10.0.0.1\"  # mine\nkubelet-arg:\n- x=y\n",
+        '{"token": "x", "https-listen-port": 7443, "node-ip": ["10.0.0.2", "fd00::2"]}\n',
+        "data-dir: '/b'\n",
+        "- no mapping\n",
+        "{ no yaml\n",
+        "",
+    )
+    found = probe.configuration("".join(f"{text}\n{probe.NEXT_FILE}\n" for text in files))
+    assert (found["data-dir"], found["https-listen-port"], found["node-ip"]) == ("/b", "7443", "10.0.0.2,fd00::2")
+    assert probe.configuration("") == {}

@@ -492,6 +492,15 @@ BUDGET = status(
             True,
             "",
         ),
+        (
+            status(
+                409,
+                'Operation cannot be fulfilled on Pod "web-1": the UID in the precondition (pod-uid) does not '
+                "match the UID in record (other). The object might have been deleted and then recreated",
+            ),
+            True,
+            "recreated",
+        ),
         (status(409, "Operation cannot be fulfilled, try again"), False, "try again"),
         (BUDGET, False, "budget web needs 1 healthy"),
         (

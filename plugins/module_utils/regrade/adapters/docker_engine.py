@@ -36,13 +36,12 @@ POLL_SECONDS = 1.0
 WRITE_SECONDS = 30.0  # a `sync` on a card that is busy; the record must be whole before the restart
 RESTART_GRACE_SECONDS = 30.0  # what the restart call gets beyond the stop time-out
 LOOK_SECONDS = 2.0  # of one HTTPS look at our own server
-HEALTH_SECONDS = 4  # etcd without a quorum answers after more than 5 s
+HEALTH_SECONDS = 4.0  # on top of a call's time: etcd without a quorum takes more than 5 s to say so
 DATABASE_SECONDS = 10.0  # kubectl in the container, 4 s of it for the request
 DATABASE_PAUSE_SECONDS = 5.0  # kubectl takes 22 MiB for a moment: not every second
 BALANCER_PATIENCE_SECONDS = 20.0  # 6444 says 503 for some seconds at every boot (measured)
 BALANCER_PAUSE_SECONDS = 8.0  # between looks through kubectl
 CRASHES = 2  # restarts nobody asked for, before the level was reached
-CONFIG_KEYS = ("data-dir", "node-ip", "https-listen-port")
 REFUSED_POLICIES = ("", "no", "on-failure")
 
 
@@ -214,14 +213,13 @@ class DockerActuator:
             return self._server_of
         config = record.config_file(found)
         told = self._configured(config)
-        data = record.data_folder(found, probe.yaml_value(told, "data-dir"))
-        node_ip = record.flag(found, "--node-ip", "-i") or probe.yaml_value(told, "node-ip")
+        values = probe.configuration(told)
+        data = record.data_folder(found, values.get("data-dir", ""))
+        node_ip = record.flag(found, "--node-ip", "-i") or values.get("node-ip", "")
         host_network = (found.get("HostConfig") or {}).get("NetworkMode") == "host"
         networks = (found.get("NetworkSettings") or {}).get("Networks") or {}
-        addresses = (
-            node_ip.strip("[]").split(",") if node_ip else [net.get("IPAddress") for net in networks.values()]
-        )
-        port = record.flag(found, "--https-listen-port") or probe.yaml_value(told, "https-listen-port")
+        addresses = node_ip.split(",") if node_ip else [net.get("IPAddress") for net in networks.values()]
+        port = record.flag(found, "--https-listen-port") or values.get("https-listen-port", "")
         server = _Server(
             container=found.get("Id") or "",
             place=record.place(found, data),
@@ -235,7 +233,7 @@ class DockerActuator:
         return server
 
     def _configured(self, config: str) -> str:
-        """The lines of k3s's configuration we need, "" where the container takes no exec now."""
+        """k3s's configuration files, "" where the container takes no exec now."""
         try:
             return self._engine.run(_config_script(config), self._light_seconds()).output
         except EngineError as error:
@@ -400,8 +398,11 @@ class DockerActuator:
         )
 
     def _https_port(self, server: _Server) -> int:
-        """Where k3s's HTTPS listens now: the moved port at etcd-only, else its own."""
-        moved = record.port_of(self._read_record(server))
+        """Where k3s's HTTPS listens now: the moved port at etcd-only, else its own.
+
+        Before the restart that leads up the record is that of the level above already, and names none.
+        """
+        moved = record.port_of(self._read_record(server)) or self._port()
         if not moved:
             return server.api_port
         for address in self._reached_at(server):
@@ -638,8 +639,8 @@ class DockerActuator:
     def _back_from_crash_loop(self, server: _Server, name: str, before: _Before, state: _State) -> None:
         """Put the old record back and start k3s with it, once. Always raises ApplyFailed."""
         what = (
-            f"k3s ended {state.restarts} times at {name} (exit code {state.exit_code}; `docker logs "
-            f"{self._settings.container}` says why)"
+            f"k3s ended {state.restarts} times at {name}{_code(state)} (`docker logs {self._settings.container}` "
+            "says why)"
         )
         old = FULL if before.record is None else self._level_recorded(server, before.record)
         try:
@@ -659,11 +660,11 @@ class DockerActuator:
             try:
                 now = self._state()
                 if _crashes(state, now) >= CRASHES:
-                    why = f"it ends there too (exit code {now.exit_code})"
+                    why = f"it ends there too{_code(now)}"
                     break
                 if now.running and not self._lacking(server, old, now):
                     raise ApplyFailed(
-                        f"{what}; the old record was put back and k3s runs at {old} again", began=True
+                        f"{what}; the old record was put back and k3s runs at {old} again", began=True, back=True
                     )
             except EngineError as error:
                 why = str(error)
@@ -803,6 +804,11 @@ def _crashes(before: _State, now: _State) -> int:
     return now.restarts - before.restarts if now.restarts > before.restarts else now.restarts
 
 
+def _code(state: _State) -> str:
+    """Docker clears the exit code once the container runs again."""
+    return f" with exit code {state.exit_code}" if state.restarting or not state.running else ""
+
+
 def _must_run(state: _State) -> None:
     if state.restarting:
         raise LevelUnknown(
@@ -819,18 +825,16 @@ def _distinct(*ports: int) -> tuple[int, ...]:
 
 
 def _health_script() -> str:
-    return f"wget -q -T {HEALTH_SECONDS} -O - {probe.HEALTH_URL} 2>&1\n"
+    # No -T: wget of Debian's busybox 1.35 ends with a segmentation fault on it. etcd itself answers in time.
+    return f"wget -q -O - {probe.HEALTH_URL} 2>&1\n"
 
 
 def _config_script(config: str) -> str:
-    """Prints what we need of k3s's configuration in the order k3s merges it, without our own drop-in. Only
-    those lines leave the container: the token lies in the same files."""
+    """Prints k3s's configuration files in the order k3s merges them, without our own drop-in."""
     quoted = shlex.quote(config)
-    keys = "|".join(f"{key}:*" for key in CONFIG_KEYS)
     return f"""for file in {quoted} {quoted}.d/*.yaml {quoted}.d/*.yml; do
 case $file in */{record.NAME}) continue;; esac
-[ -f "$file" ] || continue
-while IFS= read -r line || [ -n "$line" ]; do case $line in {keys}) echo "$line";; esac; done < "$file"
+[ -f "$file" ] && cat "$file" && echo && echo '{probe.NEXT_FILE}'
 done
-echo
+echo '{probe.NEXT_FILE}'
 """

@@ -28,6 +28,7 @@ HEALTH_URL = "http://127.0.0.1:2381/health"
 KUBELET_PORT = 10250
 SCHEDULER_PORT = 10259
 BOOTING = ""
+NEXT_FILE = "# end of one file of the configuration"
 
 
 class Look(NamedTuple):
@@ -156,12 +157,17 @@ def balancer_target(text: str) -> str:
         return ""
 
 
-def yaml_value(text: str, key: str) -> str:
-    """A top-level plain value of a k3s configuration file; the last one wins, as in k3s. "" where absent."""
-    found = re.findall(
-        rf"^{re.escape(key)}:[ \t]*[\"']?([^\"'#\n]*?)[\"']?[ "
-        r"\t]*(?:#.*)?$",
-        text,
-        re.MULTILINE,
-    )
-    return found[-1] if found else ""
+def configuration(text: str) -> dict[str, str]:
+    """Plain values of k3s's configuration files, each ended by a line NEXT_FILE; the last file wins, as in k3s,
+    and a list is joined by commas. What is no mapping is passed over: k3s would not have started with it."""
+    import yaml
+
+    merged: dict[str, str] = {}
+    for part in text.split(NEXT_FILE + "\n"):
+        try:
+            document = yaml.safe_load(part)
+        except (ValueError, yaml.YAMLError):
+            continue
+        for key, value in (document if isinstance(document, dict) else {}).items():
+            merged[str(key)] = ",".join(str(entry) for entry in value) if isinstance(value, list) else str(value)
+    return merged

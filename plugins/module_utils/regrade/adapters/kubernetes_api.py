@@ -37,6 +37,7 @@ PEER_TIMEOUT_SECONDS = 3.0  # a peer with its etcd port cut hangs a quorum read 
 DEFAULT_PORT = 6443
 ELSEWHERE = ("apiserver disabled", "apiserver not ready", "starting")  # k3s's 503 for "ask another server"
 COORDINATION = "/apis/coordination.k8s.io/v1"
+OTHER_POD = re.compile(r"UID in (?:the )?precondition")  # the API server words it in two ways
 MERGE_PATCH = "application/merge-patch+json"
 TIME = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(?:Z|\+00:00)$")
 
@@ -312,7 +313,7 @@ class KubernetesCluster:
             return Eviction(True)
         if answer.status == 409:
             # Another pod has the name now, so the one that was meant is gone; other conflicts pass.
-            return Eviction("UID in precondition" in message, message)
+            return Eviction(bool(OTHER_POD.search(message)), message)
         if answer.status == 429 or (answer.status == 500 and "PodDisruptionBudget" in message):
             return Eviction(False, "; ".join([message, *_causes(answer.body)]))
         self._check(answer, target)

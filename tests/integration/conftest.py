@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Fixtures of the tests against real servers. The bed is brought up where it is not, and left running."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from ansible_collections.exadev.k3s_regrade.tests.integration.real import Real
+
+from bed import Bed
+
+
+@pytest.fixture(scope="session")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
+    bed = Bed()
+    if not all(server.api_answers() for server in bed.servers):
+        bed.up()
+    bed.wait_ready(180)
+    made = Real(bed, tmp_path_factory.mktemp("kube"))
+    yield made
+    made.remove()
