@@ -23,7 +23,7 @@ ETCD_ONLY = THREE_FLAGS + "disable-agent: true\n"
 AVOIDING = ETCD_ONLY + "https-listen-port: 16443\n"
 BALANCER_FILE = "/var/lib/rancher/k3s/agent/etc/k3s-agent-load-balancer.json"
 # Server 3 gets the outcome of chance that sets the trap, and a short time until it gives up.
-TRAPPED = {"BED_APISERVERS_ORDER": "own-first", "BED_API_TIMEOUT_SECONDS": "8"}
+TRAPPED = {"BED_APISERVERS_ORDER": "own-first", "BED_API_TIMEOUT_SECONDS": "12"}
 # A TLS client inside the container; the stock image has none on its PATH, and neither has this one.
 _PROBE = """
 import base64, http.client, ssl, sys

@@ -132,7 +132,7 @@ def test_the_own_address_first_traps_and_the_process_ends_with_code_0(three: Ser
         assert status == 503 and "apiserver disabled" in body, f"{status}: {body}"
         time.sleep(0.5)
     assert not three.kubectl("get", "--raw", "/readyz", check=False)
-    until(20, "the process ends", lambda: not three.state()["Running"])
+    until(40, "the process ends", lambda: not three.state()["Running"])
     assert three.state()["ExitCode"] == 0
     assert "failed to wait for API server to become ready" in three.logs()
 
@@ -280,3 +280,4 @@ def test_a_changed_address_is_refused_and_the_old_one_works_again(cluster: Clust
     two.create()
     until(40, "full at the old address", lambda: two.serves("full"))
     assert not two.exec("ls", DROP_IN, check=False)
+

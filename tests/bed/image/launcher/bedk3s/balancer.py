@@ -46,8 +46,10 @@ class Balancer:
             raise self._error
 
     def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        """Close everything; waits a second at most."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(1)
 
     def set_servers(self, servers: Sequence[str]) -> None:
         """Use these servers, in this order; connections to others are closed."""

@@ -115,6 +115,8 @@ class Server:
 
     def _stop(self) -> None:
         """End the children: at once, as k3s's parts end with its process, so no lease or endpoint is released."""
+        if self._balancer is not None:
+            self._balancer.stop()  # first: it must not move on when this server's own port closes
         for process in self._running:
             if process is not self._etcd_process:
                 process.send(signal.SIGKILL)
