@@ -152,7 +152,7 @@ class Part:
                     text = line.rstrip()
                     if echo:
                         say(text)
-                    if text:
+                    elif text:
                         tail.append(text)
                         self._doing = describe(text)[:120] or self._doing
                 code = child.wait()
