@@ -352,7 +352,7 @@ class Cluster:
         hooks = host.hooks = Hooks()
         pairs = {"NODE_NAME": name, "KUBE_SERVER": "https://10.0.0.2:6443", **self.settings}
         world = World(
-            settings=load("", pairs), cluster=self.api, actuator=host, vote=host, etcd=host, meter_etcd=host,
+            settings=load("", pairs), cluster=self.api, actuator=host, vote=host, etcd=host, beside=host,
             clock=self.time, store=host, lock=host, note_step=host.noted.update, log=host.logged.append,
         )  # fmt: skip
 

@@ -303,7 +303,7 @@ def _compose(settings: Settings, options: argparse.Namespace) -> Server:
         actuator=actuator,
         vote=actuator,
         etcd=actuator,
-        meter_etcd=DockerActuator(settings, cluster),
+        beside=DockerActuator(settings, cluster),
         clock=SystemClock(),
         store=store,
         lock=FileLock(settings.lock_file),

@@ -483,13 +483,13 @@ def test_a_bug_in_the_middle_of_a_step_keeps_lease_and_intent_for_settle() -> No
     assert_free(cluster)
 
 
-def test_automatic_refusals_look_before_they_cost_anything() -> None:
+def test_automatic_refusals_look_before_they_cost_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     """A held Lease or a switch is seen before etcd's members, Docker or the peers are asked."""
     cluster = Cluster()
     host = cluster.hosts[S]
-    asked = []
-    host.members = lambda: asked.append("members")  # type: ignore[method-assign,assign,return-value]
-    host.preflight = lambda: asked.append("docker")  # type: ignore[method-assign]
+    asked: List[str] = []
+    monkeypatch.setattr(host, "members", lambda: asked.append("members"))
+    monkeypatch.setattr(host, "preflight", lambda: asked.append("docker"))
     cluster.api.lease = Lease("server2/beef", 60, "", "", 3, "50")
     with pytest.raises(StepRefused, match="server2/beef"):
         step_to(cluster.process(S), "down", automatic=True)

@@ -29,6 +29,14 @@ from ..ports import (
 )
 
 
+class Beside(Protocol):
+    """What may be looked at while a step is under way, from another thread."""
+
+    def healthy(self) -> bool: ...
+
+    def current_level(self) -> str: ...
+
+
 class World(NamedTuple):
     """The ports of one server, composed by `cli`."""
 
@@ -37,7 +45,7 @@ class World(NamedTuple):
     actuator: Actuator
     vote: Optional[VoteKeeper]  # None where the platform has no such ways to lose a vote
     etcd: LocalEtcd
-    meter_etcd: LocalEtcd  # the same etcd through a connection of its own, for a look beside the step
+    beside: Beside  # this server through a connection of its own, for looks beside the step
     clock: Clock
     store: StateStore
     lock: HostLock

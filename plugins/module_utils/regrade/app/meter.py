@@ -2,7 +2,8 @@
 # Copyright: the exadev.k3s_regrade contributors
 """How long etcd and this server's API were away during one step, measured beside it, for the report alone.
 
-Nothing is decided by these figures. They are asked for only in steps that restart k3s.
+Nothing is decided by these figures, so they are taken only where a person or a module reads them: in
+steps by hand that restart k3s. Every look costs a `docker exec`.
 """
 
 from __future__ import annotations
@@ -11,19 +12,24 @@ import threading
 from typing import Optional
 
 from ..core.errors import RegradeError
-from ..core.levels import restarts
+from ..core.levels import ETCD_ONLY, restarts
 from .driver import World
 
 EVERY_SECONDS = 0.5
 
 
 class Meter:
-    """Looks at etcd every EVERY_SECONDS from its start to `end`."""
+    """Looks at etcd, and on the way up at the API too, every EVERY_SECONDS from its start to `end`.
+
+    `etcd_away`: seconds in which etcd did not serve. `api_away`: seconds from etcd's going away until the
+    server speaks as one that runs an API; None on the way down, where it stays away. Both are None where
+    nothing was measured.
+    """
 
     def __init__(self, world: World, start: str, target: str) -> None:
         self.etcd_away: Optional[float] = None
         self.api_away: Optional[float] = None
-        self._world, self._start, self._target = world, start, target
+        self._world, self._up = world, start == ETCD_ONLY != target
         self._stop = threading.Event()
         self._thread: Optional[threading.Thread] = None
         if restarts(start, target):
@@ -36,18 +42,28 @@ class Meter:
             self._thread.join()
 
     def _run(self) -> None:
-        away = 0.0
-        before = self._world.clock.monotonic()
+        clock = self._world.clock
+        before = clock.monotonic()
+        away, went = 0.0, None
         while not self._stop.wait(EVERY_SECONDS):
             healthy = self._healthy()
-            now = self._world.clock.monotonic()
+            now = clock.monotonic()
             if not healthy:
                 away += now - before
+                went = went if went is not None else before
+            elif self._up and went is not None and self.api_away is None and self._api_speaks():
+                self.api_away = round(clock.monotonic() - went, 1)
             before = now
         self.etcd_away = round(away, 1)
 
     def _healthy(self) -> bool:
         try:
-            return self._world.meter_etcd.healthy()
+            return self._world.beside.healthy()
+        except RegradeError:
+            return False
+
+    def _api_speaks(self) -> bool:
+        try:
+            return self._world.beside.current_level() != ETCD_ONLY
         except RegradeError:
             return False

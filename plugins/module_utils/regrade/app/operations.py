@@ -152,18 +152,19 @@ def _one(
 ) -> str:
     clock = server.world.clock
     begun = clock.boottime()
-    meter = Meter(server.world, at, goal)
+    meter = None if automatic else Meter(server.world, at, goal)
     try:
         done = server.run(step(server.plan(automatic, hold, wait), direction(at, goal)))
     finally:
-        meter.end()
+        if meter:
+            meter.end()
     taken.append(
         {
             "from": done.start,
             "to": done.target,
             "seconds": round(clock.boottime() - begun, 1),
-            "etcd_away_seconds": meter.etcd_away,
-            "api_away_seconds": meter.api_away,
+            "etcd_away_seconds": meter.etcd_away if meter else None,
+            "api_away_seconds": meter.api_away if meter else None,
             "remaining": list(done.remaining),
         }
     )
