@@ -43,17 +43,17 @@ def packages(*names: str) -> None:
         raise Failed(
             f"the Debian packages {listed} are missing: run `apt-get install {listed}` as root, or this as root"
         )
-    # One at a time in this machine's cache, too: apt's own lock is not waited for by default.
-    with cache.lock("apt"), Part("Debian packages") as part:
-        say(f"[Debian packages] running as root: installing {listed}")
-        env = {"DEBIAN_FRONTEND": "noninteractive"}
-        wait = "-o=DPkg::Lock::Timeout=300"
-        part.run(["apt-get", "update", "-q", wait], env=env, timeout=600)
-        part.run(
-            ["apt-get", "install", "-q", "-y", "--no-install-recommends", wait, *missing],
-            env=env,
-            timeout=1200,
-        )
+    with cache.lock("apt"):
+        # Whoever held the lock may have installed them.
+        missing = [name for name in names if not _installed(name)]
+        if not missing:
+            return
+        with Part("Debian packages") as part:
+            say(f"[Debian packages] running as root: installing {' '.join(missing)}")
+            env = {"DEBIAN_FRONTEND": "noninteractive"}
+            apt = ["apt-get", "-q", "-o=DPkg::Lock::Timeout=300"]
+            part.run([*apt, "update"], env=env, timeout=600)
+            part.run([*apt, "install", "-y", "--no-install-recommends", *missing], env=env, timeout=1200)
 
 
 def _installed(name: str) -> bool:

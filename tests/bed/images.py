@@ -98,6 +98,8 @@ def k3s(chosen: Optional[str]) -> str:
     say(
         f"[images] {OFFICIAL_K3S} cannot be pulled ({why_not}): using the stand-in, made here from real parts"
     )
+    # Here, so that two parts that run side by side never want apt at the same time.
+    engine.packages("debootstrap")
     return _stand_in_build()
 
 

@@ -76,9 +76,11 @@ class Part:
         self._doing = ""
         self._began = 0.0
         self._done = threading.Event()
+        self._log = cache.folder("logs") / (re.sub(r"[^a-z0-9]+", "-", name.lower()) + ".log")
 
     def __enter__(self) -> Part:
         self._began = time.monotonic()
+        self._log.unlink(missing_ok=True)
         last = last_time(self.name)
         say(
             f"[{self.name}] begins"
@@ -125,9 +127,8 @@ class Part:
         ``describe`` turns an output line into what is said ("" keeps what was said before).
         Raises Failed, with the end of the log printed before.
         """
-        log = cache.folder("logs") / (re.sub(r"[^a-z0-9]+", "-", self.name.lower()) + ".log")
         tail: collections.deque[str] = collections.deque(maxlen=25)
-        with log.open("a", encoding="utf-8") as out:
+        with self._log.open("a", encoding="utf-8") as out:
             out.write(f"\n$ {' '.join(command)}\n")
             out.flush()
             try:
@@ -169,5 +170,5 @@ class Part:
                     say(f"[{self.name}]   {text}")
             why = f"ended by its limit of {span(timeout)}" if timed_out else f"exit code {code}"
             raise Failed(
-                f"{self.name}: `{' '.join(command[:4])}{' ...' if len(command) > 4 else ''}` {why}; log: {log}"
+                f"{self.name}: `{' '.join(command[:4])}{' ...' if len(command) > 4 else ''}` {why}; log: {self._log}"
             )

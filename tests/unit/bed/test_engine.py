@@ -71,3 +71,18 @@ def test_missing_packages_are_only_named_without_root(monkeypatch: pytest.Monkey
     engine.packages("there")
     with pytest.raises(Failed, match="apt-get install absent"):
         engine.packages("there", "absent")
+
+
+def test_only_what_is_still_missing_is_installed_and_root_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(engine, "_installed", lambda name: name == "there")
+    monkeypatch.setattr(engine.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(engine.os, "geteuid", lambda: 0)
+    ran: list[list[str]] = []
+    monkeypatch.setattr(engine.Part, "run", lambda self, command, **_: ran.append(command))
+    engine.packages("there", "absent")
+    assert [command[3] for command in ran] == ["update", "install"]
+    assert ran[1][-1] == "absent" and "there" not in ran[1]
+    assert "running as root: installing absent" in capsys.readouterr().out
