@@ -156,6 +156,7 @@ def test_on_the_way_down_the_api_is_not_measured(monkeypatch: pytest.MonkeyPatch
     server = Server()
     one = meter.Meter(measured(server), "control-plane", "etcd-only")
     server.etcd = False
+    time.sleep(0.3)
     until(lambda: len(server.looks) > 3)
     server.etcd = True
     time.sleep(0.05)

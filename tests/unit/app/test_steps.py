@@ -779,6 +779,15 @@ def test_a_trap_found_later_is_cured_by_a_step_of_its_own() -> None:
     assert_free(cluster)
 
 
+def test_a_step_up_of_a_trapped_server_restarts_it_once() -> None:
+    cluster = Cluster()
+    step_to(cluster.process(S), "etcd-only")
+    cluster.hosts[S].is_trapped = True
+    step_to(cluster.process(S), "up")
+    assert cluster.hosts[S].restarts == ["etcd-only", "control-plane"]
+    assert_at(cluster, "control-plane")
+
+
 def test_a_node_made_anew_while_below_full_stops_everything() -> None:
     cluster = Cluster()
     step_to(cluster.process(S), "etcd-only")

@@ -129,7 +129,7 @@ def step_to(
 def _settled_level(server: Server, wait: float) -> str:
     """The running level, once nothing is open and the Node's marks agree."""
     try:
-        return settle(server, wait=wait)["level"]
+        return server.run(reconcile.settle(server.plan(wait=wait), cure=False)).level
     except ClusterError as error:
         raise StepRefused(f"the cluster does not answer: {error}") from None
 

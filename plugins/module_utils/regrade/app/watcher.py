@@ -64,9 +64,13 @@ class Child:
         pid, _status = os.waitpid(self.pid, os.WNOHANG)
         if pid == 0:
             return None
+        os.set_blocking(self._reader, False)  # whoever else still holds the other end must not hold us up
         text = b""
-        while chunk := os.read(self._reader, 65536):
-            text += chunk
+        try:
+            while chunk := os.read(self._reader, 65536):
+                text += chunk
+        except BlockingIOError:
+            pass
         os.close(self._reader)
         try:
             return pairs.parse(text.decode("utf-8", "replace"))

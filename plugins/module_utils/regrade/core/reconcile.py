@@ -155,17 +155,17 @@ def choose(situation: Situation) -> Row:
     return next(row for row in ROWS if all(found[field] in words for field, words in row.when.items()))
 
 
-def settle(plan: Plan) -> Steps[Settled]:
+def settle(plan: Plan, cure: bool = True) -> Steps[Settled]:
     """Looks at this server and ends what is open. Raises StepRefused, StepFailed, LevelUnknown,
-    ClusterError."""
-    settled: Settled = yield from locked(f"settling {plan.node}", _settle(plan))
+    ClusterError. Not `cure`: the trap is not looked for, as the step that comes next restarts k3s anyway."""
+    settled: Settled = yield from locked(f"settling {plan.node}", _settle(plan, cure))
     if settled.action != CURE:
         return settled
     outcome = yield from step(plan, STAY)  # a step of its own, with its own lock
     return settled._replace(message=f"{settled.message}: {outcome.message}")
 
 
-def _settle(plan: Plan) -> Steps[Settled]:
+def _settle(plan: Plan, cure: bool) -> Steps[Settled]:
     document: Optional[Dict[str, object]] = yield ReadState(JOURNAL)
     opened = Open.from_document(plan, document) if document else None
     level, unknown = yield from _level(opened)
@@ -177,7 +177,8 @@ def _settle(plan: Plan) -> Steps[Settled]:
         ) from None
     kept: Optional[Dict[str, object]] = yield ReadState(IDENTITY)
     member = yield from _member(opened, kept)
-    found = situation(opened, kept, node, member, level, (yield from _is_trapped(opened, level)))
+    trapped = (yield from _is_trapped(opened, level)) if cure else False
+    found = situation(opened, kept, node, member, level, trapped)
     row = choose(found)
     text = row.words
     if row.action == WAIT:
