@@ -89,19 +89,13 @@ def bed_down(report: Report) -> None:
 
 
 def molecule(report: Report) -> None:
-    prepare()
     chosen = os.environ.get("SCENARIO")
-    # Run plain, `default` goes through `cycle`; run by name, each scenario has the servers brought up by `default`.
-    names = (
-        [chosen]
-        if chosen
-        else sorted(f.parent.name for f in SCENARIOS.glob("*/molecule.yml") if f.parent.name != "default")
-    )
-    for name in names:
-        if not (SCENARIOS / name / "molecule.yml").is_file():
-            raise Failed(
-                f"SCENARIO is {name!r}: there is no {SCENARIOS.relative_to(ROOT) / name}/molecule.yml"
-            )
+    known = sorted(file.parent.name for file in SCENARIOS.glob("*/molecule.yml"))
+    if chosen and chosen not in known:
+        raise Failed(f"SCENARIO is {chosen!r}: the scenarios are {', '.join(known)}")
+    # Run plain, `default` goes through `cycle`; run by name, each has the servers brought up by `default`.
+    names = [chosen] if chosen else [name for name in known if name != "default"]
+    prepare()
     try:
         for name in names:
             # The servers stay between scenarios: one that failed is no reason not to try the next.
@@ -241,7 +235,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="make",
         usage="make TARGET",
-        epilog=f"targets:\n{targets}\n\n{(__doc__ or '').partition('environment:')[2].strip()}",
+        epilog=f"targets:\n{targets}\n\nsettings:\n{(__doc__ or '').partition('environment:')[2].strip(chr(10))}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("target", choices=TARGETS, metavar="TARGET")
