@@ -32,6 +32,7 @@ from ansible_collections.exadev.k3s_regrade.tests.unit.adapters.stub_engine impo
 
 NODE = Node("pi1", "uid", "7", "", ("127.0.0.1",), {}, {}, (), False, (), True, "10:00:00", True)
 OWN_MEMBER = "9372538179322589801"
+SHORT = 1.5
 
 
 class Hooks:
@@ -99,9 +100,9 @@ class World:
             "KUBE_SERVER": "https://10.0.0.12:6443",
             "DOCKER_HOST": self.engine.url,
             "ETCD_ONLY_HTTPS_PORT": str(self.moved),
-            "CALL_TIMEOUT_SECONDS": "2",
+            "CALL_TIMEOUT_SECONDS": "10",
         }
-        self.patience = 3.0  # of a boot and of the trap's cure, shorter than a setting may be
+        self.patience = 30.0  # of a boot and of the trap's cure; SHORT where it must run out
 
     def actuator(self, **given: str) -> docker_engine.DockerActuator:
         lines = "\n".join(f"{key}={value}" for key, value in {**self.given, **given}.items())
@@ -342,6 +343,7 @@ def test_the_level_is_not_reached_on_the_heartbeat_from_before(world: World) -> 
     world.actuator().apply_level("control-plane")
     assert len(world.cluster.node_after) == 1
 
+    world.patience = SHORT
     world.at("etcd-only")
     world.cluster.node_after = [NODE._replace(ready_heartbeat="10:00:02")]
     with pytest.raises(ports.ApplyFailed, match=r"Ready only on its heartbeat from before") as caught:
@@ -440,10 +442,11 @@ def test_38_a_restart_call_without_an_answer(world: World, monkeypatch: pytest.M
 
 
 def test_38_a_restart_that_never_happens_leaves_the_step_open(world: World) -> None:
+    world.patience = SHORT
     fault(world, "k3s/restart", (500, {"message": "did not receive an exit event"}))
     with pytest.raises(
         ports.ApplyFailed,
-        match=r"not reached within 3 s.*did not receive an exit "
+        match=r"not reached within 1.5 s.*did not receive an exit "
         r"event",
     ) as caught:
         world.actuator().apply_level("etcd-only")
@@ -528,6 +531,7 @@ def test_another_member_id_after_the_restart_is_said(world: World) -> None:
 
 
 def test_etcd_must_be_healthy_again(world: World) -> None:
+    world.patience = SHORT
     fault(world, "k3s/restart", None, lambda: setattr(world.k3s, "health", '{"health":"false"}'))
     with pytest.raises(ports.ApplyFailed, match=r"etcd is not healthy"):
         world.actuator().apply_level("etcd-only")
@@ -655,6 +659,8 @@ def test_the_cure_waits_for_all_three_conditions(world: World, lacks: dict[str, 
     world.at("etcd-only")
     for name, value in lacks.items():
         setattr(world.cluster, name, value)
+    world.patience = SHORT
+    actuator = world.actuator(ETCD_ONLY_HTTPS_PORT="0")
     assert actuator.trapped() is True
     with pytest.raises(ports.ApplyFailed, match=words) as caught:
         actuator.apply_level("etcd-only")
@@ -806,9 +812,16 @@ def test_43_the_version_is_negotiated(world: World, version: str) -> None:
 def test_an_engine_that_hangs_has_an_end(world: World) -> None:
     fault(world, "json", (200, {}), lambda: time.sleep(20))
     begun = time.monotonic()
-    with pytest.raises(ports.LevelUnknown, match=r"gave no answer to inspect.*2 s"):
-        world.actuator().current_level()
+    with pytest.raises(ports.LevelUnknown, match=r"gave no answer to inspect.*1 s"):
+        world.actuator(CALL_TIMEOUT_SECONDS="1").current_level()
     assert time.monotonic() - begun < 3
+
+
+def test_an_exec_that_hangs_has_an_end(world: World) -> None:
+    begun = time.monotonic()
+    with pytest.raises(docker_client.EngineError, match=r"gave no answer to exec of container k3s within 0.5 s"):
+        world.actuator()._engine.run("sleep 3", 0.5)
+    assert time.monotonic() - begun < 2
 
 
 def test_the_exit_code_and_both_streams_of_a_command(world: World) -> None:

@@ -39,6 +39,10 @@ class Engine:
     """`host` is DOCKER_HOST, `name` the container's; times in seconds."""
 
     def __init__(self, host: str, name: str, timeout: float) -> None:
+        # Imported before any call's time begins: on a host short of memory that alone may take seconds.
+        import docker
+
+        self._docker: Any = docker
         self.host = host
         self.name = name
         self._timeout = timeout
@@ -116,23 +120,18 @@ class Engine:
 
     def _client(self) -> Any:
         if self._api is None:
-            import docker
-
-            self._api = docker.APIClient(base_url=self.host, version="auto", timeout=self._timeout)
+            self._api = self._docker.APIClient(base_url=self.host, version="auto", timeout=self._timeout)
         return self._api
 
     def _do(self, what: str, limit: float, call: Callable[[Any], T]) -> T:
         try:
             return within(limit, lambda: call(self._client()))
-        except OutOfTime as error:
-            raise EngineError(
-                f"Docker at {self.host} gave no answer to {what} of container {self.name}: {error}", sent=True
-            ) from None
         except Exception as error:
-            self._explain(what, error)
+            self._explain(what, limit, error)
 
-    def _explain(self, what: str, error: Exception) -> NoReturn:
+    def _explain(self, what: str, limit: float, error: Exception) -> NoReturn:
         import requests
+        import urllib3.exceptions
         from docker.errors import DockerException
 
         status = int(getattr(getattr(error, "response", None), "status_code", 0) or 0)
@@ -159,6 +158,12 @@ class Engine:
             raise EngineError(f"{subject}: it is not running ({said})", sent=False, status=status) from None
         if status:
             raise EngineError(f"{subject} failed: {said}", sent=status >= 500, status=status) from None
+        # The libraries' own time-outs race with ours, and one in a streamed body is urllib3's.
+        if isinstance(error, (OutOfTime, requests.Timeout, urllib3.exceptions.ReadTimeoutError)):
+            raise EngineError(
+                f"Docker at {self.host} gave no answer to {what} of container {self.name} within {limit:g} s",
+                sent=True,
+            ) from None
         cause = _root(error)
         if isinstance(cause, FileNotFoundError):
             raise EngineError(
@@ -179,7 +184,8 @@ class Engine:
                 f"no Docker engine listens at {self.host} (connection refused): is dockerd running?",
                 sent=False,
             ) from None
-        if isinstance(error, (DockerException, requests.RequestException, OSError, ValueError)):
+        known = (DockerException, requests.RequestException, urllib3.exceptions.HTTPError, OSError, ValueError)
+        if isinstance(error, known):
             # Negotiating the version comes first; its text (too old, too new) is the engine's own.
             sent = self._api is not None
             raise EngineError(f"{subject} at {self.host}: {said}", sent=sent) from None

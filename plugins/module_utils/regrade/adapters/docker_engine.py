@@ -28,6 +28,7 @@ from ..ports import ApplyFailed, Cluster, ClusterError, LevelUnknown, RegradeErr
 from . import docker_probe as probe
 from . import docker_record as record
 from .docker_client import Engine, EngineError
+from .docker_record import Inspect
 
 if TYPE_CHECKING:
     from ..core.settings import Settings
@@ -96,9 +97,10 @@ class DockerActuator:
 
     def current_level(self) -> str:
         try:
-            state = self._state()
+            found = self._engine.inspect()
+            state = _state_of(found)
             _must_run(state)
-            return self._level(self._server(), state)
+            return self._level(self._server(found), state)
         except EngineError as error:
             raise LevelUnknown(str(error)) from None
         except record.RecordRefused as error:
@@ -187,28 +189,11 @@ class DockerActuator:
     # --- the container ---
 
     def _state(self) -> _State:
-        found = self._engine.inspect()
-        state = found.get("State") or {}
-        networks = (found.get("NetworkSettings") or {}).get("Networks") or {}
-        return _State(
-            id=found.get("Id") or "",
-            started=state.get("StartedAt") or "",
-            status=state.get("Status") or "",
-            running=bool(state.get("Running")) and not state.get("Restarting"),
-            restarting=bool(state.get("Restarting")),
-            restarts=int(found.get("RestartCount") or 0),
-            exit_code=int(state.get("ExitCode") or 0),
-            addresses=tuple(
-                net[key]
-                for net in networks.values()
-                for key in ("IPAddress", "GlobalIPv6Address")
-                if net.get(key)
-            ),
-        )
+        return _state_of(self._engine.inspect())
 
-    def _server(self) -> _Server:
-        """Raises record.RecordRefused, EngineError."""
-        found = self._engine.inspect()
+    def _server(self, found: Inspect | None = None) -> _Server:
+        """Of what `docker inspect` found, or finds now. Raises record.RecordRefused, EngineError."""
+        found = found or self._engine.inspect()
         if self._server_of is not None and self._server_of.container == found.get("Id"):
             return self._server_of
         config = record.config_file(found)
@@ -258,7 +243,7 @@ class DockerActuator:
                 "supported as a server; use the engine of the system"
             )
         try:
-            self._server()
+            self._server(found)
         except record.RecordRefused as error:
             raise StepRefused(str(error)) from None
 
@@ -434,10 +419,11 @@ class DockerActuator:
         end = time.monotonic() + self._settings.boot_timeout_seconds
         booted = self._began
         while True:
-            state = self._state()
+            found = self._engine.inspect()
+            state = _state_of(found)
             try:
                 _must_run(state)
-                return self._level(self._server(), state), booted
+                return self._level(self._server(found), state), booted
             except LevelUnknown as error:
                 why = str(error)
             if time.monotonic() >= end:
@@ -449,7 +435,7 @@ class DockerActuator:
             if state.restarting and state.restarts >= CRASHES and not self._began:
                 # A step that was interrupted left it ending again and again: with the record of the level
                 # that is wanted it is started once. It has no vote to lose now.
-                self._lay_anyhow(self._server(), record.text_for(name, self._port()) or None)
+                self._lay_anyhow(self._server(found), record.text_for(name, self._port()) or None)
                 self._restart()
             booted = True
             time.sleep(POLL_SECONDS)
@@ -795,6 +781,27 @@ class DockerActuator:
 
     def _hostname(self) -> str:
         return str((self._engine.inspect().get("Config") or {}).get("Hostname") or "")
+
+
+def _state_of(found: Inspect) -> _State:
+    """Of what `docker inspect` says."""
+    state = found.get("State") or {}
+    networks = (found.get("NetworkSettings") or {}).get("Networks") or {}
+    return _State(
+        id=found.get("Id") or "",
+        started=state.get("StartedAt") or "",
+        status=state.get("Status") or "",
+        running=bool(state.get("Running")) and not state.get("Restarting"),
+        restarting=bool(state.get("Restarting")),
+        restarts=int(found.get("RestartCount") or 0),
+        exit_code=int(state.get("ExitCode") or 0),
+        addresses=tuple(
+            net[key]
+            for net in networks.values()
+            for key in ("IPAddress", "GlobalIPv6Address")
+            if net.get(key)
+        ),
+    )
 
 
 def _crashes(before: _State, now: _State) -> int:

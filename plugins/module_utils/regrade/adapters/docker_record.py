@@ -24,7 +24,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ..core.levels import CONTROL_PLANE, ETCD_ONLY, FULL, LEVELS
+from ..core.levels import ETCD_ONLY, FULL, LEVELS
 
 NAME = "90-regrade.yaml"
 MARK = "# regrade-level: "
@@ -257,23 +257,3 @@ def shown(output: str) -> tuple[bool, str | None]:
     if output.strip() == ABSENT:
         return True, None
     return (False, None) if BROKEN in output else (True, output)
-
-
-__all__ = (
-    "CONTROL_PLANE",
-    "Place",
-    "RecordRefused",
-    "RecordWrong",
-    "config_file",
-    "data_folder",
-    "flag",
-    "level_of",
-    "place",
-    "port_of",
-    "script_remove",
-    "script_show",
-    "script_write",
-    "shown",
-    "text_for",
-    "variable",
-)

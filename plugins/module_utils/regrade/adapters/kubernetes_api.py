@@ -181,6 +181,8 @@ class KubernetesCluster:
         self._good = 0  # index into _urls of the one that answered last
         self._credentials = read_kubeconfig(settings.kubeconfig)
         self._clients: dict[str, Any] = {}
+        for url in self._urls:
+            self._client(url)  # imports the library now, not in the time of the first call
 
     # --- Lease ---
 
