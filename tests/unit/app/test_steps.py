@@ -376,6 +376,30 @@ def test_what_remains_is_ended_by_the_restart_or_forbids_it() -> None:
     assert_at(cluster, "etcd-only")
 
 
+@pytest.mark.parametrize(
+    "text", ["", marks.intent_text(marks.Intent("other", "full", "control-plane", "x", ""))]
+)
+@pytest.mark.parametrize(("level", "target"), [("control-plane", "etcd-only"), ("control-plane", "full")])
+def test_an_intent_that_is_not_ours_any_more_is_left_alone(text: str, level: str, target: str) -> None:
+    """Abandoned, or another step's: nothing of an older step may be written over it."""
+    cluster = at_level(level)
+    host = cluster.hosts[S]
+
+    def replaced(_level: str) -> None:
+        host.fail.clear()
+        annotations = {**cluster.node(S).annotations, marks.INTENT: text}
+        if not text:
+            del annotations[marks.INTENT]
+        cluster.api.set_node(S, annotations=annotations)
+
+    host.fail.append(replaced)
+    with pytest.raises(StepFailed) as caught:
+        step_to(cluster.process(S), target)
+    assert caught.value.left_open
+    assert cluster.node(S).annotations.get(marks.INTENT, "") == text
+    assert "journal" in host.disk
+
+
 def test_a_persons_cordon_survives_the_whole_cycle() -> None:
     cluster = Cluster()
     cluster.api.set_node(S, unschedulable=True, cordoned_by=("kubectl",))
@@ -761,10 +785,45 @@ def test_left_over_marks_at_full_are_cleared_unless_held() -> None:
     step_to(cluster.process(S), "control-plane")
     host = cluster.hosts[S]
     host.running = host.record = "full"
-    assert settle(cluster.process(S))["action"] == "nothing", "held by the step by hand"
+    assert settle(cluster.process(S), automatic=True)["action"] == "nothing", "held by the step by hand"
     release(cluster.process(S))
-    assert settle(cluster.process(S))["action"] == "repaired"
+    assert settle(cluster.process(S), automatic=True)["action"] == "repaired"
     assert_untouched(cluster)
+
+
+def test_a_person_is_not_held_up_by_a_hold() -> None:
+    cluster = Cluster()
+    step_to(cluster.process(S), "control-plane")
+    host = cluster.hosts[S]
+    host.running = host.record = "full"
+    assert settle(cluster.process(S))["action"] == "repaired"
+    assert marks.agrees(cluster.node(S), "full")
+
+
+def test_an_uncordon_by_a_person_below_full_is_not_fought() -> None:
+    cluster = Cluster()
+    step_to(cluster.process(S), "control-plane")
+    cluster.api.set_node(S, unschedulable=False, cordoned_by=("kubectl",))
+    writes = len(cluster.api.writes)
+    assert settle(cluster.process(S), automatic=True)["action"] == "nothing"
+    assert len(cluster.api.writes) == writes
+    step_to(cluster.process(S), "full")
+    assert_untouched(cluster)
+
+
+def test_a_cluster_that_answers_slowly_is_not_restarted_on_old_answers() -> None:
+    cluster = Cluster()
+    step_to(cluster.process(S), "down")
+
+    def slow(call: str) -> None:
+        if call == "nodes" and cluster.hosts[S].record == "etcd-only":
+            cluster.time.sleep(6)
+
+    cluster.api.faults.append(slow)
+    with pytest.raises(StepFailed, match="answers too slowly"):
+        step_to(cluster.process(S), "down")
+    assert cluster.hosts[S].restarts == []
+    assert_at(cluster, "control-plane")
 
 
 def test_a_trap_found_later_is_cured_by_a_step_of_its_own() -> None:

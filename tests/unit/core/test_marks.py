@@ -88,7 +88,7 @@ def test_switches(value: str, on: bool) -> None:
     assert marks.switch(node(annotations={marks.HOLD: value}), marks.HOLD) is on
 
 
-@pytest.mark.parametrize("lost", ["label", "taint", "cordon", "ours"])
+@pytest.mark.parametrize("lost", ["label", "taint", "ours"])
 def test_marks_that_lack_something_do_not_agree(lost: str) -> None:
     whole = node(
         unschedulable=True,
@@ -100,7 +100,6 @@ def test_marks_that_lack_something_do_not_agree(lost: str) -> None:
     less: Dict[str, Dict[str, Any]] = {
         "label": {"labels": {}},
         "taint": {"taints": ()},
-        "cordon": {"unschedulable": False},
         "ours": {"annotations": {}},
     }
     assert not marks.agrees(whole._replace(**less[lost]), "etcd-only")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from typing import Dict, NamedTuple, Optional, Tuple
 
-from .levels import FULL, LEVELS
+from .levels import FULL
 from .model import Node, NodeChange, Taint
 
 PREFIX = "github-runner.exadev.com/"
@@ -110,17 +110,11 @@ def at_level(node: Node, level: str, intent: Optional[Intent]) -> NodeChange:
 
 
 def agrees(node: Node, level: str) -> bool:
-    """Whether label, taint, cordon and mark are those of `level`."""
-    mine = tuple(taint for taint in node.taints if taint.key == LEVEL)
+    """Whether label, taint and mark are those of `level`.
+
+    Not the cordon: a person who takes it off below full is not fought, and the taint keeps pods away.
+    """
+    mine = [(taint.value, taint.effect) for taint in node.taints if taint.key == LEVEL]
     if level == FULL:
         return LEVEL not in node.labels and not mine and OURS not in node.annotations
-    return (
-        node.labels.get(LEVEL) == level
-        and node.unschedulable
-        and OURS in node.annotations
-        and [(taint.value, taint.effect) for taint in mine] == [(level, "NoSchedule")]
-    )
-
-
-def is_level(word: str) -> bool:
-    return word in LEVELS
+    return node.labels.get(LEVEL) == level and OURS in node.annotations and mine == [(level, "NoSchedule")]

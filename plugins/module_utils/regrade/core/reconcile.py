@@ -75,7 +75,7 @@ class Situation(NamedTuple):
     running: str  # unknown, start, target (of the journal), or else the level's name
     marks: str  # agree, differ (with the running level)
     trapped: str  # no, yes
-    hold: str  # no, yes
+    hold: str  # no, yes; a person who settles by hand is not held up
 
 
 class Row(NamedTuple):
@@ -178,7 +178,7 @@ def _settle(plan: Plan, cure: bool) -> Steps[Settled]:
     kept: Optional[Dict[str, object]] = yield ReadState(IDENTITY)
     member = yield from _member(opened, kept)
     trapped = (yield from _is_trapped(opened, level)) if cure else False
-    found = situation(opened, kept, node, member, level, trapped)
+    found = situation(opened, kept, node, member, level, trapped, plan.automatic)
     row = choose(found)
     text = row.words
     if row.action == WAIT:
@@ -236,6 +236,7 @@ def situation(
     member: str,
     level: str,
     trapped: bool,
+    automatic: bool,
 ) -> Situation:
     """The words of the table for what was found."""
     uid, known = "", ""
@@ -259,7 +260,7 @@ def situation(
         running=running,
         marks="agree" if marks.agrees(node, level) else "differ",
         trapped="yes" if trapped else "no",
-        hold="yes" if marks.switch(node, marks.HOLD) else "no",
+        hold="yes" if automatic and marks.switch(node, marks.HOLD) else "no",
     )
 
 

@@ -264,7 +264,7 @@ def _preflight(opened: Open) -> Steps[None]:
         raise StepRefused(str(error)) from None
     if opened.start == CONTROL_PLANE and opened.target == ETCD_ONLY:
         _judge_pods(plan.settings, (yield ListPods(plan.node)), final=False)
-    _refuse((yield from _cheap_facts(opened, nodes)), strict=False)
+    _refuse((yield from _members(nodes, plan.node)), strict=False)
 
 
 def _act(opened: Open) -> Steps[Outcome]:
@@ -451,13 +451,14 @@ def _release(plan: Plan) -> Steps[None]:
 # ---- the gate
 
 
-def _cheap_facts(opened: Open, nodes: Tuple[Node, ...]) -> Steps[gate.Facts]:
+def _members(nodes: Tuple[Node, ...], own: str) -> Steps[gate.Facts]:
+    """Facts with etcd's own member list in them."""
     try:
         members: Optional[Tuple[Member, ...]] = yield ReadMembers()
         error = ""
     except LevelUnknown as unknown:
         members, error = None, str(unknown)
-    return gate.Facts(opened.plan.node, nodes, members, error)
+    return gate.Facts(own, nodes, members, error)
 
 
 def _look(watch: gate.Watch) -> Steps[gate.Watch]:
@@ -471,26 +472,26 @@ def _look(watch: gate.Watch) -> Steps[gate.Watch]:
     return gate.look(watch, renewals, now.boottime)
 
 
-def ask_gate(opened: Open) -> Steps[gate.Facts]:
-    """The whole gate, with answers no older than GATE_AGE_SECONDS. Raises StepRefused."""
+def ask_gate(opened: Open, restart: bool = False) -> Steps[gate.Facts]:
+    """The whole gate. Before a restart its answers are no older than GATE_AGE_SECONDS. Raises StepRefused."""
     for _attempt in range(3):
-        began = yield Now()
-        facts = yield from _gate_round(opened)
-        ended = yield Now()
-        if ended.boottime - began.boottime > GATE_AGE_SECONDS:
-            began = ended  # waiting for a node lease took its time: ask the rest again, now that it is seen
-            facts = yield from _gate_round(opened)
-            ended = yield Now()
-        if ended.boottime - began.boottime <= GATE_AGE_SECONDS:
+        facts, began = yield from _gate_round(opened)
+        now = yield Now()
+        if not restart or now.boottime - began <= GATE_AGE_SECONDS:
             return facts
+        # waiting for a node lease took its time: ask the rest again, now that it is seen
     raise StepRefused(
         f"the checks took longer than {GATE_AGE_SECONDS:.0f} s three times: the cluster answers too slowly"
     )
 
 
-def _gate_round(opened: Open) -> Steps[gate.Facts]:
+def _gate_round(opened: Open) -> Steps[Tuple[gate.Facts, float]]:
+    """The facts, all refused on in turn, and when the asking of peers began. etcd's own list comes first: it
+    takes longest, and changes only by hand."""
     try:
-        facts = yield from _cheap_facts(opened, (yield ReadNodes()))
+        facts = yield from _members((), opened.plan.node)
+        began = yield Now()
+        facts = facts._replace(nodes=(yield ReadNodes()))
         _refuse(facts, strict=False)
         _same_identity(opened, facts)
         peers = gate.peer_nodes(facts)
@@ -503,7 +504,7 @@ def _gate_round(opened: Open) -> Steps[gate.Facts]:
         _refuse(facts, strict=True)
     except ClusterError as error:
         raise StepRefused(f"the cluster does not answer: {error}") from None
-    return facts
+    return facts, began.boottime
 
 
 def _watch_leases(opened: Open, names: Tuple[str, ...]) -> Steps[Dict[str, Optional[float]]]:
@@ -530,6 +531,8 @@ def _refuse(facts: gate.Facts, strict: bool) -> None:
 
 def _same_identity(opened: Open, facts: gate.Facts) -> None:
     member = gate.own_member(facts)
+    if opened.phase:
+        _our_intent(opened, _own(facts))
     if opened.uid and _own(facts).uid != opened.uid:
         raise StepRefused(
             f"Node {opened.plan.node} was made anew (uid {_own(facts).uid}, was {opened.uid}): its etcd "
@@ -562,6 +565,14 @@ def _intent(opened: Open) -> marks.Intent:
     return marks.Intent(opened.id, opened.start, opened.target, opened.plan.holder, changes)
 
 
+def _our_intent(opened: Open, node: Node) -> marks.Intent:
+    """The intent our Node shows, where it is this step's. Raises IntentGone."""
+    found = marks.intent_of(node)
+    if not found or found.id != opened.id:
+        raise IntentGone(f"the intent of {opened.words} is gone from {node.name}: somebody abandoned it")
+    return found
+
+
 def write_intent(opened: Open) -> Steps[None]:
     intent = _intent(opened)
 
@@ -586,9 +597,7 @@ def write_level(
     """
 
     def build(node: Node) -> NodeChange:
-        found = marks.intent_of(node)
-        if not found or found.id != opened.id:
-            raise IntentGone(f"the intent of {opened.words} is gone from {node.name}: somebody abandoned it")
+        found = _our_intent(opened, node)
         change = marks.at_level(node, level, None if clear else found)
         if hold is not None:
             word = f"stepped by hand to {level}" if hold else None
@@ -775,7 +784,7 @@ def _apply(opened: Open) -> Steps[None]:
                 yield from _still_ours(opened)
             except ClusterError as error:
                 raise StepRefused(f"the Lease cannot be read: {error}") from None
-        yield from ask_gate(opened)
+        yield from ask_gate(opened, restart=True)
         try:
             yield from _journal(opened, RESTART)
         except RegradeError as error:
