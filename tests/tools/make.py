@@ -226,6 +226,8 @@ def nothing_left(before: set[str]) -> None:
 
 
 def _ended(number: int, frame: object) -> None:
+    # Once: the second would cut off the taking down that the first began.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
