@@ -157,6 +157,7 @@ class Server:
 
         self.member.prepare()
         self._etcd_process = self._start("etcd", components.etcd(layout))
+        self._wait_for_etcd()
         self._say("apiserver not ready" if settings.apiserver else "apiserver disabled")
         self._wait_for_voter()
         self._every("learners", 2, self._promote)
@@ -186,6 +187,15 @@ class Server:
             self._front.stdin.flush()
         except BrokenPipeError:
             pass  # its end is reported by itself
+
+    def _wait_for_etcd(self) -> None:
+        """Wait until etcd runs, with a quorum or without: its metrics port opens first."""
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", 2381), 1).close()
+                return
+            except OSError:
+                time.sleep(0.1)
 
     def _wait_for_voter(self) -> None:
         """Wait until this member is a voter of a cluster with a quorum, for ever if need be, as k3s does."""
