@@ -76,7 +76,7 @@ def playbook(
 def ad_hoc(hosts: str, module: str, arguments: str = "", *more: str, timeout: float = 600) -> Run:
     """`ansible HOSTS -m exadev.k3s_regrade.MODULE -a ARGUMENTS`"""
     given = [f"--args={arguments}"] if arguments else []
-    return _run(
+    return command(
         "ansible", hosts, f"--module-name=exadev.k3s_regrade.{module}", *given, *more, timeout=timeout
     )
 
