@@ -120,6 +120,7 @@ class Reply(NamedTuple):
     trickle: float = 0.0
     short: bool = False
     hang: bool = False
+    drop: bool = False  # the connection, with no answer at all
 
 
 def status(code: int, message: str, **more: Any) -> Reply:
@@ -151,6 +152,9 @@ class StubApi:
                 stub.requests.append(request)
                 reply = script(request)
                 if stub.closing.wait(reply.late):
+                    return
+                if reply.drop:
+                    self.close_connection = True
                     return
                 body = (
                     reply.body.encode()

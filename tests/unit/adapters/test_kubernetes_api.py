@@ -607,6 +607,13 @@ def test_an_answer_that_breaks_off_is_unknown(world: World) -> None:
         world.answering(Reply(200, NODE, short=True)).change_node("pi1", NodeChange(unschedulable=True), "7")
 
 
+def test_a_write_whose_connection_is_dropped_is_sent_once(world: World) -> None:
+    stub = world.stub(lambda request: Reply(200, lease_json()) if request.method == "GET" else Reply(drop=True))
+    with pytest.raises(ports.Unreachable, match=r"unknown.*connection closed without an answer"):
+        world.cluster(stub.url).write_lease(Lease("pi1/a", 60, "", "", 1, "91"))
+    assert [request.method for request in stub.requests] == ["GET", "PUT"]
+
+
 @pytest.mark.parametrize("body", ["<html>a proxy</html>", "[]"])
 def test_an_answer_that_is_no_object_is_unknown(world: World, body: str) -> None:
     with pytest.raises(ports.Unreachable, match=r"no JSON object"):
