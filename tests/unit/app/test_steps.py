@@ -27,7 +27,7 @@ from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.er
 )
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.levels import direction
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.model import Lease, PeerAnswer
-from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.step import step
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.step import step, take_lease
 from ansible_collections.exadev.k3s_regrade.tests.simulation.world import (
     Cluster,
     CountingDriver,
@@ -548,6 +548,48 @@ def test_a_changed_member_list_leaves_the_step_open() -> None:
     assert marks.INTENT in cluster.node(S).annotations
     with pytest.raises(StepFailed, match="not the one that stepped down"):
         settle(cluster.process(S))
+
+
+def test_a_peers_member_that_changed_during_the_step_leaves_it_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster()
+    step_to(cluster.process(S), "down")
+    host = cluster.hosts[S]
+
+    def replaced(seconds: float) -> None:
+        cluster.time.seconds += seconds
+        if host.restarts:
+            cluster.etcd[2] = cluster.etcd[2]._replace(id="777")
+
+    monkeypatch.setattr(cluster.time, "sleep", replaced)
+    with pytest.raises(StepFailed, match="members changed during the step: 1001, 1002, 777") as caught:
+        step_to(cluster.process(S), "down")
+    assert caught.value.left_open
+
+
+def test_no_step_begins_while_another_is_open() -> None:
+    cluster = at_level("control-plane")
+    cluster.hosts[S].disk["journal"] = journal("control-plane", "etcd-only", "effects")
+    server = cluster.process(S)
+    with pytest.raises(StepRefused, match="still open"):
+        server.run(step(server.plan(), "down"))
+    assert cluster.hosts[S].restarts == []
+
+
+def test_the_lease_alone_is_not_taken_from_a_holder_whose_node_shows_a_step() -> None:
+    """Without the gate: taking the Lease is refused by itself, and the next look at the intent is the gate's."""
+    cluster = Cluster()
+    cluster.api.lease = Lease("server2/beef", 60, "", "", 3, "50")
+    server = cluster.process(S)
+    with pytest.raises(StepRefused, match="seen unchanged"):
+        server.run(take_lease(server.plan()))
+    cluster.time.sleep(1000)
+    intent = marks.intent_text(marks.Intent("7", "full", "control-plane", "server2/beef", ""))
+    cluster.api.set_node("server2", annotations={marks.INTENT: intent})
+    with pytest.raises(StepRefused, match="its Node shows an open step"):
+        server.run(take_lease(server.plan()))
+    cluster.api.set_node("server2", annotations={})
+    server.run(take_lease(server.plan()))
+    assert cluster.api.lease.holder == server.holder
 
 
 @pytest.mark.parametrize("key", [marks.HOLD, marks.PAUSE, marks.DRY_RUN])
