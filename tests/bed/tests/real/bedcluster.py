@@ -24,6 +24,8 @@ AVOIDING = ETCD_ONLY + "https-listen-port: 16443\n"
 BALANCER_FILE = "/var/lib/rancher/k3s/agent/etc/k3s-agent-load-balancer.json"
 # Server 3 gets the outcome of chance that sets the trap, and a short time until it gives up.
 TRAPPED = {"BED_APISERVERS_ORDER": "own-first", "BED_API_TIMEOUT_SECONDS": "12"}
+# Server 2 the opposite, so that no test of another thing hangs on chance.
+UNTRAPPED = {"BED_APISERVERS_ORDER": "own-last"}
 # A TLS client inside the container; the stock image has none on its PATH, and neither has this one.
 _PROBE = """
 import base64, http.client, ssl, sys

@@ -12,7 +12,7 @@ import pytest
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "image")]
 
-from bedcluster import TRAPPED, Cluster, Server, until  # noqa: E402
+from bedcluster import TRAPPED, UNTRAPPED, Cluster, Server, until  # noqa: E402
 
 import build  # noqa: E402
 
@@ -21,10 +21,11 @@ import build  # noqa: E402
 def cluster() -> Iterator[Cluster]:
     image = build.ensure_image()
     made = Cluster(image)
+    environments = {1: {}, 2: UNTRAPPED, 3: TRAPPED}
     try:
         start = time.monotonic()
         for server in made.servers:
-            server.create(environment=TRAPPED if server.number == 3 else None)
+            server.create(environment=environments[server.number])
         try:
             until(120, "three Nodes Ready", lambda: made.ready(made.servers[0]))
         except AssertionError as error:
