@@ -28,6 +28,12 @@ ENGINE_LOG = Path("/var/log/exadev-k3s-regrade-dockerd.log")
 WRAPPER = HERE / "host" / "runc_without_sys_resource.py"
 CAP_SYS_RESOURCE = 24
 
+# Pid files of an engine and of the containerd it starts, with the name of the program that each speaks of.
+PID_FILES = (
+    (Path("/var/run/docker.pid"), "dockerd"),
+    (Path("/var/run/docker/containerd/containerd.pid"), "containerd"),
+)
+
 
 def packages(*names: str) -> None:
     """Install the Debian packages among ``names`` that are missing; only root can, and it is said."""
@@ -121,6 +127,8 @@ def start(
         shutil.copyfile(WRAPPER, new)
         new.chmod(0o755)
         new.replace(wrapper)
+    for pid_file, program in PID_FILES:
+        forget_dead(pid_file, program)
     # The machine's own configuration is honoured and left as it is.
     own = Path("/etc/docker/daemon.json")
     try:
@@ -144,6 +152,21 @@ def start(
         said = f"; it said last: {lines[-1]}" if lines else ""
         raise Failed(f"dockerd does not answer ({why_not}){said}; its log: {log}")
     return child
+
+
+def forget_dead(pid_file: Path, program: str, proc: Path = Path("/proc")) -> None:
+    """Remove a pid file whose process has ended, also where its number belongs to another program now.
+
+    An engine that was killed leaves its own and containerd's, and dockerd takes any process of that number for them:
+    it then refuses to start, or waits for a containerd that is none.
+    """
+    try:
+        pid = int(pid_file.read_text(encoding="ascii"))
+        running = (proc / str(pid) / "comm").read_text(encoding="utf-8").strip() == program
+    except (OSError, ValueError):
+        running = False
+    if not running:
+        pid_file.unlink(missing_ok=True)
 
 
 def configuration(own: Mapping[str, Any], wrapper: Optional[Path]) -> dict[str, Any]:

@@ -111,6 +111,10 @@ def test(report: Report) -> None:
         for outcome in checks.run_all():
             report.add(outcome)
         report.add(checks.pytest("bed's real tests", Path("tests", "bed", "tests", "real"), timeout=2400))
+        report.add(timed("bed up", Bed().up))
+        report.add(checks.pytest("adapters on real servers", Path("tests", "integration"), timeout=1800))
+        # The scenarios begin on servers that nothing was tried on.
+        report.add(timed("bed down", Bed().down))
         report.add(scenario("default", *(["--destroy=never"] if keep() else [])))
     finally:
         end(report)

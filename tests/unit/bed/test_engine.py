@@ -86,3 +86,29 @@ def test_only_what_is_still_missing_is_installed_and_root_says_so(
     assert [command[3] for command in ran] == ["update", "install"]
     assert ran[1][-1] == "absent" and "there" not in ran[1]
     assert "running as root: installing absent" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "comm", "stays"),
+    [
+        ("41", "dockerd", True),
+        ("41\n", "dockerd", True),
+        ("41", "bash", False),  # the number was given to another program
+        ("41", None, False),
+        ("", None, False),
+    ],
+)
+def test_only_the_pid_file_of_an_engine_that_lives_is_left(
+    tmp_path: Path, text: str, comm: str | None, stays: bool
+) -> None:
+    if comm is not None:
+        (tmp_path / "proc" / "41").mkdir(parents=True)
+        (tmp_path / "proc" / "41" / "comm").write_text(f"{comm}\n")
+    pid_file = tmp_path / "docker.pid"
+    pid_file.write_text(text)
+    engine.forget_dead(pid_file, "dockerd", tmp_path / "proc")
+    assert pid_file.exists() is stays
+
+
+def test_a_pid_file_that_is_not_there_is_no_trouble(tmp_path: Path) -> None:
+    engine.forget_dead(tmp_path / "docker.pid", "dockerd", tmp_path)
