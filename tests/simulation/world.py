@@ -29,6 +29,7 @@ from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.se
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.ports import (
     ApplyFailed,
     Conflict,
+    HostBusy,
     LevelUnknown,
     Missing,
     StepRefused,
@@ -283,7 +284,7 @@ class Host:
 
     def acquire(self, purpose: str) -> None:
         if self.locked:
-            raise StepRefused(f"this host is busy with {self.locked}")
+            raise HostBusy(f"this host is busy with {self.locked}")
         self.locked = purpose
 
     def release(self) -> None:

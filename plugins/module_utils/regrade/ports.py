@@ -15,6 +15,7 @@ from .core.errors import (
     ClusterError,
     Conflict,
     Forbidden,
+    HostBusy,
     LevelUnknown,
     Missing,
     RegradeError,
@@ -33,6 +34,7 @@ __all__ = (
     "ClusterError",
     "Conflict",
     "Forbidden",
+    "HostBusy",
     "HostLock",
     "LevelUnknown",
     "LocalEtcd",
@@ -174,7 +176,7 @@ class StateStore(Protocol):
 
 class HostLock(Protocol):
     def acquire(self, purpose: str) -> None:
-        """Take the host's lock at once, or raise StepRefused naming who holds it. Held until release or
+        """Take the host's lock at once, or raise HostBusy naming who holds it. Held until release or
         exit."""
 
     def release(self) -> None: ...

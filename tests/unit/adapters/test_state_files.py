@@ -16,6 +16,7 @@ from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.adapter
     StateFiles,
 )
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.ports import (
+    HostBusy,
     RegradeError,
     StepRefused,
 )
@@ -57,7 +58,7 @@ def test_the_lock_excludes_another_process_and_names_its_holder(tmp_path: Path) 
     path = str(tmp_path / "lock")
     held = FileLock(path)
     held.acquire("a step down of server1")
-    with pytest.raises(StepRefused, match=r"busy with a step down of server1, process \d+"):
+    with pytest.raises(HostBusy, match=r"busy with a step down of server1, process \d+"):
         FileLock(path).acquire("another")
     held.release()
     FileLock(path).acquire("another")

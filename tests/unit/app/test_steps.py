@@ -631,6 +631,33 @@ def test_a_second_process_of_this_host_changes_nothing() -> None:
     assert cluster.api.writes == []
 
 
+def test_a_persons_step_waits_while_the_watcher_looks_after_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster()
+    server, host = cluster.process(S), cluster.hosts[S]
+    host.locked = "settling server1, process 12"
+    sleep = cluster.time.sleep
+
+    def until_free(seconds: float) -> None:
+        sleep(seconds)
+        if cluster.time.seconds > began + 20 and host.locked.startswith("settling"):
+            host.release()
+
+    began = cluster.time.seconds
+    monkeypatch.setattr(cluster.time, "sleep", until_free)
+    assert step_to(server, "down")["level"] == "control-plane"
+    assert cluster.time.seconds > began + 20
+
+
+def test_an_automatic_step_does_not_wait_for_the_lock() -> None:
+    cluster = Cluster()
+    server = cluster.process(S)
+    cluster.hosts[S].locked = "settling server1, process 12"
+    began = cluster.time.seconds
+    with pytest.raises(StepRefused, match="process 12"):
+        step_to(server, "down", automatic=True)
+    assert cluster.time.seconds == began
+
+
 def test_a_dead_cluster_refuses() -> None:
     cluster = Cluster()
     for call in ("nodes", "node", "read_lease"):

@@ -12,7 +12,7 @@ import json
 import os
 from typing import Dict, Optional
 
-from ..ports import RegradeError, StepRefused
+from ..ports import HostBusy, RegradeError, StepRefused
 from . import pair_files
 
 
@@ -95,7 +95,7 @@ class FileLock:
         except OSError:
             holder = os.read(descriptor, 256).decode("utf-8", "replace").strip()
             os.close(descriptor)
-            raise StepRefused(
+            raise HostBusy(
                 f"this host is busy with {holder or 'another process'} (lock {self._path}); "
                 "try again when that has ended"
             ) from None

@@ -16,7 +16,7 @@ from ..core import lease as leases
 from ..core.errors import ClusterError, LevelUnknown, RegradeError, SettingsWrong, StepFailed, StepRefused
 from ..core.levels import DOWN, FULL, LEVELS, UP, above, below, direction
 from ..core.model import Node, NodeChange
-from ..core.step import JOURNAL, SEEN, Plan, locked, step
+from ..core.step import JOURNAL, LOCK_SECONDS, SEEN, Plan, locked, step
 from . import watcher_notes
 from .driver import Driver, Hooks, World
 from .meter import Meter
@@ -85,7 +85,7 @@ def step_to(
         if world.store.read(JOURNAL):
             raise StepRefused("a step of this server is still open; `regrade settle` ends it")
     else:
-        start = _settled_level(server, wait)
+        start = _settled_level(server, automatic, wait)
     target = _target(start, where)
     moves = _moves(start, target)
     if not moves:
@@ -126,10 +126,10 @@ def step_to(
     return {"changed": True, "from": start, "to": at, "level": at, "steps": taken, "message": message}
 
 
-def _settled_level(server: Server, wait: float) -> str:
+def _settled_level(server: Server, automatic: bool, wait: float) -> str:
     """The running level, once nothing is open and the Node's marks agree."""
     try:
-        return server.run(reconcile.settle(server.plan(wait=wait), cure=False)).level
+        return server.run(reconcile.settle(server.plan(automatic, wait=wait), cure=False)).level
     except ClusterError as error:
         raise StepRefused(f"the cluster does not answer: {error}") from None
 
@@ -206,7 +206,7 @@ def release(server: Server) -> HoldReport:
             f"the hold of {name} could not be ended: its Node could not be written", left_open=False
         )
 
-    changed = server.run(locked(f"releasing {name}", work()))
+    changed = server.run(locked(f"releasing {name}", work(), LOCK_SECONDS))
     return {
         "changed": changed,
         "hold": False,

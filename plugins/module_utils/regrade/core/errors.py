@@ -35,6 +35,10 @@ class StepRefused(RegradeError):
     """A check forbids the step; nothing was changed by the one who raises it."""
 
 
+class HostBusy(StepRefused):
+    """Another process of this host has the host's lock; the text names it."""
+
+
 class StepFailed(RegradeError):
     """The step had its first effect and did not succeed: undone, or left open for `settle` to end."""
 

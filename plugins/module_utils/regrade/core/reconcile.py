@@ -54,6 +54,7 @@ from .step import (
     Open,
     Plan,
     go_on,
+    lock_patience,
     locked,
     step,
     tell,
@@ -158,7 +159,9 @@ def choose(situation: Situation) -> Row:
 def settle(plan: Plan, cure: bool = True) -> Steps[Settled]:
     """Looks at this server and ends what is open. Raises StepRefused, StepFailed, LevelUnknown,
     ClusterError. Not `cure`: the trap is not looked for, as the step that comes next restarts k3s anyway."""
-    settled: Settled = yield from locked(f"settling {plan.node}", _settle(plan, cure))
+    settled: Settled = yield from locked(
+        f"settling {plan.node}", _settle(plan, cure), lock_patience(plan)
+    )
     if settled.action != CURE:
         return settled
     outcome = yield from step(plan, STAY)  # a step of its own, with its own lock

@@ -39,6 +39,7 @@ from .errors import (
     ClusterError,
     Conflict,
     Forbidden,
+    HostBusy,
     LevelUnknown,
     Missing,
     RegradeError,
@@ -85,6 +86,7 @@ SEEN = "lease-seen"  # state: since when another's Lease was seen unchanged
 IDENTITY = "identity"  # state, while below full: Node uid and member id, which must never change
 
 POLL_SECONDS = 2.0
+LOCK_SECONDS = 30.0  # patience of a person's command with the host's lock: the watcher looks after a server for seconds
 WRITE_TRIES = 8
 FINISH_SECONDS = 120.0  # patience with the API for the last write of a step, and for an undo
 VERIFY_SECONDS = 60.0
@@ -195,9 +197,18 @@ def always(body: Steps[T], after: Callable[[], Steps[None]]) -> Steps[T]:
     return result
 
 
-def locked(purpose: str, body: Steps[T]) -> Steps[T]:
-    """`body` under the host's lock."""
-    yield TakeLock(purpose)
+def locked(purpose: str, body: Steps[T], patience: float) -> Steps[T]:
+    """`body` under the host's lock, waited for `patience` seconds. Raises HostBusy naming who has it."""
+    begun = yield Now()
+    while True:
+        try:
+            yield TakeLock(purpose)
+            break
+        except HostBusy:
+            now = yield Now()
+            if now.boottime - begun.boottime >= patience:
+                raise
+            yield Sleep(POLL_SECONDS / 2)
 
     def free() -> Steps[None]:
         yield FreeLock()
@@ -210,7 +221,12 @@ def step(plan: Plan, move: str) -> Steps[Outcome]:
 
     Raises StepRefused (nothing changed), StepFailed, LevelUnknown, ClusterError before anything began.
     """
-    return (yield from locked(f"a step {move} of {plan.node}", _step(plan, move)))
+    return (yield from locked(f"a step {move} of {plan.node}", _step(plan, move), lock_patience(plan)))
+
+
+def lock_patience(plan: Plan) -> float:
+    """Seconds to wait for the host's lock: the watcher tries again by itself, a person should not have to."""
+    return 0.0 if plan.automatic else LOCK_SECONDS
 
 
 def _step(plan: Plan, move: str) -> Steps[Outcome]:
