@@ -18,9 +18,10 @@ if str(BED) not in sys.path:
     sys.path.insert(0, str(BED))
 
 import observer  # noqa: E402
+import plays  # noqa: E402
 import pressure  # noqa: E402
 from admin_api import AdminApi  # noqa: E402
-from bed import Bed, Server  # noqa: E402
+from bed import Bed, Result, Server  # noqa: E402
 from history import History  # noqa: E402
 from plays import ROOT  # noqa: E402
 
@@ -56,6 +57,16 @@ def press(bed: Bed, api: AdminApi, first: Server) -> None:
     )
     for server in bed.servers:
         pressure.put(server, pressure.OVER)
+
+
+def step(server: Server, level: str, check: bool = True) -> Result:
+    """`regrade step to LEVEL --json` on the host."""
+    done = plays.patiently(
+        lambda: server.sh(f"regrade step to {level} --json", check=False, timeout=STEP_SECONDS + 60),
+        lambda answer: answer.stdout,
+    )
+    assert not check or done.returncode == 0, done.stdout + done.stderr
+    return done
 
 
 def calm(bed: Bed) -> None:

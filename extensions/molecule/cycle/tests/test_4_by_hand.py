@@ -18,9 +18,11 @@ def level(hosts: str, wanted: str, *more: str) -> dict[str, tuple[str, dict[str,
 
 
 def test_check_mode_changes_nothing_and_shows_what_it_would(api: AdminApi) -> None:
-    verdict, result = level("server1", "etcd-only", "--check", "--diff")["server1"]
-    assert verdict == "CHANGED", result
-    assert result["diff"] == {"before": "level: full\n", "after": "level: etcd-only\n"}
+    run = plays.ad_hoc("server1", "regrade_level", "level=etcd-only", "--become", "--check", "--diff")
+    verdict, result = plays.answers(run)["server1"]
+    assert verdict == "CHANGED", run.output
+    assert result["level"] == "full"
+    assert "-level: full\n+level: etcd-only\n" in run.output
     assert observer.label(api, "server1") == "full"
 
 

@@ -13,6 +13,7 @@ import plays
 from admin_api import AdminApi
 from bed import Server
 from observer import wait_for
+from scenario import step
 
 README = (plays.ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(sh|yaml)\n(.*?)```", README, re.S)
@@ -46,7 +47,8 @@ def test_every_command_for_ansible_runs(api: AdminApi) -> None:
     for command in commands:
         program, *words = shlex.split(command)
         assert words[:2] == ["-i", "inventory.yml"], command
-        run = plays.command(program, *("server1" if word == "pi-a" else word for word in words[2:]))
+        given = ["server1" if word == "pi-a" else word for word in words[2:]]
+        run = plays.patiently(lambda: plays.command(program, *given), lambda run: run.output)  # noqa: B023
         assert run.code == 0, f"{command}: {run.output}"
         if "etcd-only" in command:
             assert observer.label(api, "server1") == "etcd-only"
@@ -57,7 +59,11 @@ def test_every_command_on_the_host_runs(server1: Server, api: AdminApi) -> None:
     commands = re.findall(r"`(regrade [^`]+)`", README)
     assert commands == ["regrade status", "regrade step to etcd-only"]
     for command in commands:
-        server1.sh(command, timeout=300)
+        done = plays.patiently(
+            lambda: server1.sh(command, check=False, timeout=300),  # noqa: B023
+            lambda done: done.stderr,
+        )
+        assert done.returncode == 0, done.stderr
     assert observer.label(api, "server1") == "etcd-only"
-    server1.sh("regrade step to full", timeout=300)
+    step(server1, "full")
     wait_for("server1 is at full", lambda: observer.at_full_again(api, "server1"), 60)
