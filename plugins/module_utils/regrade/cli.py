@@ -44,7 +44,8 @@ def main(arguments: list[str] | None = None) -> int:
         if words[:1] == ["watch"] and "-h" not in words and "--help" not in words:
             from .app import watcher
 
-            return watcher.main(_settings(_path_of(words[1:])))
+            path, as_json = _light_options(words[1:])
+            return watcher.main(_settings(path), as_json)
         if words[:1] == ["health"] and "-h" not in words and "--help" not in words:
             return _health(words[1:])
         options = _parse(words)
@@ -129,15 +130,21 @@ def _out(text: str, end: str = "\n") -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader has gone; the exit code still tells
 
 
-def _path_of(words: list[str]) -> str:
-    """The value of --settings, the only option of the light verbs. Raises UsageWrong."""
-    if not words:
-        return ""
-    if len(words) == 2 and words[0] == "--settings":
-        return words[1]
-    if len(words) == 1 and words[0].startswith("--settings="):
-        return words[0].partition("=")[2]
-    raise UsageWrong(f"unexpected {' '.join(words)!r}; the only option here is --settings FILE")
+def _light_options(words: list[str]) -> tuple[str, bool]:
+    """The light verbs' options, read without argparse: the settings file ("" for none), whether JSON is
+    asked for. Raises UsageWrong."""
+    path, as_json, left = "", False, list(words)
+    while left:
+        word = left.pop(0)
+        if word == "--json":
+            as_json = True
+        elif word == "--settings" and left:
+            path = left.pop(0)
+        elif word.startswith("--settings="):
+            path = word.partition("=")[2]
+        else:
+            raise UsageWrong(f"unexpected {word!r}; the options here are --settings FILE and --json")
+    return path, as_json
 
 
 def _settings(path: str) -> Settings:
@@ -161,8 +168,14 @@ def _settings(path: str) -> Settings:
 def _health(words: list[str]) -> int:
     from .app import watcher_notes
 
-    why = watcher_notes.unhealthy(_settings(_path_of(words)))
-    _out(why or "well")
+    path, as_json = _light_options(words)
+    why = watcher_notes.unhealthy(_settings(path))
+    if as_json:
+        from .app import log_lines
+
+        _out(log_lines.encoded({"health": "unwell" if why else "well", "message": why}).decode(), end="")
+    else:
+        _out(why or "well")
     return UNWELL if why else DONE
 
 
@@ -175,14 +188,15 @@ def _parse(words: list[str]) -> argparse.Namespace:
         def error(self, message: str) -> NoReturn:
             raise UsageWrong(f"{message}; `regrade --help` lists the verbs")
 
-    common = Parser(add_help=False)
-    common.add_argument("--json", action="store_true", help="one JSON object on stdout")
-    common.add_argument(
+    light = Parser(add_help=False)  # for --help alone; _light_options reads them
+    light.add_argument("--json", action="store_true", help="JSON objects on stdout")
+    light.add_argument(
         "--settings",
         default="",
         metavar="FILE",
         help=f"KEY=VALUE lines (default {SETTINGS_FILE}, where it exists; the environment wins)",
     )
+    common = Parser(add_help=False, parents=[light])
     common.add_argument(
         "--verbose", action="store_true", help="progress, and the details of a bug, on stderr"
     )
@@ -221,9 +235,16 @@ def _parse(words: list[str]) -> argparse.Namespace:
         "settle", parents=[common, waiting], help="end a step that is open, make marks and level agree"
     )
     verbs.add_parser("release", parents=[common], help="end a hold: automatic steps may come again")
-    verbs.add_parser("watch", help="watch pressure and step by itself, until SIGTERM")
+    verbs.add_parser("alert", parents=[common])  # the watcher's own, so it is not listed
     verbs.add_parser(
-        "health", help="whether the watcher is well (exit code 0 or 1), for a container's health check"
+        "watch",
+        parents=[light],
+        help="watch pressure and step by itself, until SIGTERM; --json: one object a line",
+    )
+    verbs.add_parser(
+        "health",
+        parents=[light],
+        help="whether the watcher is well (exit code 0 or 1), for a container's health check",
     )
     options = parser.parse_args(words)
     if options.verb == "step" and (options.where == "to") != (options.level is not None):
@@ -251,13 +272,14 @@ def _run(options: argparse.Namespace) -> int:
     elif options.verb == "release":
         released = operations.release(server)
         _report(options, dict(released), released["message"])
+    elif options.verb == "alert":
+        alerted = operations.alert(server)
+        _report(options, dict(alerted), alerted["message"])
     else:
         where = options.level or options.where
         stepped = operations.step_to(
             server, where, options.automatic, not options.no_hold, options.wait, options.check
         )
-        if options.automatic and where == "down" and not stepped["changed"]:
-            operations.lowest_alert(server)
         _report(options, dict(stepped), stepped["message"])
     return DONE
 
@@ -290,7 +312,14 @@ def _compose(settings: Settings, options: argparse.Namespace) -> Server:
 
     def log(text: str) -> None:
         if options.verbose or options.automatic:
-            sys.stderr.write(f"{' '.join(text.split())}\n")
+            line = " ".join(text.split())
+            if options.automatic and options.json:
+                from .app import log_lines
+
+                told = {"server": settings.node_name, "message": line}
+                sys.stderr.write(log_lines.encoded(told).decode())
+            else:
+                sys.stderr.write(f"{line}\n")
             sys.stderr.flush()
 
     hooks = Hooks()

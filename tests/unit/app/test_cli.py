@@ -95,8 +95,9 @@ def test_settle_and_release_report(cluster: Cluster, capsys: pytest.CaptureFixtu
         (["step", "to"], "`step to` takes a level"),
         (["step", "down", "full"], "take none"),
         (["step", "to", "off"], "off"),
-        (["watch", "--loud"], "--settings FILE"),
-        (["health", "--loud"], "--settings FILE"),
+        (["watch", "--loud"], "unexpected '--loud'; the options here are --settings FILE and --json"),
+        (["watch", "--settings"], "unexpected '--settings'"),
+        (["health", "--loud"], "unexpected '--loud'; the options here are --settings FILE and --json"),
     ],
 )
 def test_usage_is_2_and_one_line(
@@ -105,7 +106,7 @@ def test_usage_is_2_and_one_line(
     code, out, err = run(capsys, *words)
     assert (code, out) == (2, "")
     assert told in err
-    if words[:1] not in (["watch"], ["health"]):
+    if words[-1:] != ["--settings"]:  # which would take --json for its file
         code, out, err = run(capsys, *words, "--json")
         assert (code, json.loads(out)["error"]["kind"]) == (2, "usage")
 
@@ -176,10 +177,27 @@ def test_still_over_at_the_lowest_level_is_one_event(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(capsys, "step", "to", "etcd-only", "--no-hold")
-    run(capsys, "step", "down", "--automatic")
+    code, out, err = run(capsys, "alert", "--automatic")
+    assert (code, err, pairs.parse(out)["level"]) == (0, "", "etcd-only")
+    assert "nothing is left to step down" in pairs.parse(out)["message"]
     assert [event[2] for event in cluster.api.events].count("RegradeExhausted") == 1
-    run(capsys, "step", "down")
+    for words in (["step", "down"], ["step", "down", "--automatic"]):
+        assert run(capsys, *words)[0] == 0
     assert [event[2] for event in cluster.api.events].count("RegradeExhausted") == 1
+
+
+@pytest.mark.parametrize("level", ["full", "control-plane"])
+def test_an_alert_never_steps_where_the_level_rose_meanwhile(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], level: str
+) -> None:
+    run(capsys, "step", "to", level, "--no-hold")
+    events, writes = list(cluster.api.events), list(cluster.api.writes)
+    code, out, err = run(capsys, "alert", "--automatic")
+    answer = pairs.parse(out)
+    assert (code, err, answer["result"], answer["level"]) == (0, "", "done", level)
+    assert f"at {level} by now" in answer["message"]
+    assert (cluster.api.events, cluster.api.writes) == (events, writes)
+    assert cluster.hosts["server1"].running == level or level == "control-plane"
 
 
 def command(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -21,6 +21,7 @@ from . import watcher_notes
 from .driver import Driver, Hooks, World
 from .meter import Meter
 from .reports import (
+    AlertReport,
     CheckReport,
     HoldReport,
     LeaseReport,
@@ -33,7 +34,7 @@ from .reports import (
 
 T = TypeVar("T")
 
-__all__ = ("Server", "levels", "release", "settle", "status", "step_to")
+__all__ = ("Server", "alert", "levels", "release", "settle", "status", "step_to")
 
 
 class Server(NamedTuple):
@@ -171,15 +172,20 @@ def _one(
     return done.target
 
 
-def lowest_alert(server: Server) -> None:
-    """One Event: at the lowest level and still over."""
-    node = server.world.cluster.node(server.world.settings.node_name)
+def alert(server: Server) -> AlertReport:
+    """One Event: at the lowest level and still over. Never steps, also where the level rose meanwhile.
+
+    Raises RegradeError.
+    """
+    name = server.world.settings.node_name
+    level = server.world.actuator.current_level()
+    if level != LEVELS[-1]:
+        return {"changed": False, "level": level, "message": f"{name} is at {level} by now: nothing to alert"}
+    message = f"{name} is at its lowest level and memory is still short: nothing is left to step down"
     server.world.cluster.record_event(
-        node,
-        "Warning",
-        "RegradeExhausted",
-        f"{node.name} is at its lowest level and memory is still short: nothing is left to step down",
+        server.world.cluster.node(name), "Warning", "RegradeExhausted", message
     )
+    return {"changed": True, "level": level, "message": message}
 
 
 def release(server: Server) -> HoldReport:

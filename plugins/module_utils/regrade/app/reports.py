@@ -43,6 +43,12 @@ class HoldReport(TypedDict):
     message: str
 
 
+class AlertReport(TypedDict):
+    changed: bool  # whether there was something to alert of
+    level: str
+    message: str
+
+
 class CheckReport(TypedDict):
     check: str
     ok: Optional[bool]

@@ -18,6 +18,7 @@ from ..core import pairs, policy, watch
 from ..core.errors import SettingsWrong
 from ..core.reading import Sample, parse_meminfo
 from ..core.settings import Settings, check_memory, require_cluster
+from .log_lines import encoded
 from .watcher_notes import Notes
 
 STOP_SECONDS = 25.0  # a stop waits this long for a step under way; compose.yaml grants 30
@@ -29,16 +30,24 @@ VERBS = {
     watch.SETTLE: ("settle", "--automatic"),
     watch.DOWN: ("step", "down", "--automatic"),
     watch.UP: ("step", "up", "--automatic"),
-    policy.ALERT: ("step", "down", "--automatic"),  # at the lowest level it tells, and steps nowhere
+    policy.ALERT: ("alert", "--automatic"),  # a verb of its own: `step down` would step if the level rose
 }
 
 
-def say(text: str) -> None:
-    """One line to stdout; whoever collects it adds the time."""
-    try:
-        os.write(1, f"{text}\n".encode())
-    except OSError:
-        return  # a log that is gone must not end what keeps a vote
+class Log:
+    """Lines to stdout, or one JSON object a line; whoever collects them adds the time."""
+
+    def __init__(self, server: str, as_json: bool) -> None:
+        self._server, self.as_json = server, as_json
+
+    def say(self, text: str) -> None:
+        try:
+            if self.as_json:
+                os.write(1, encoded({"server": self._server, "message": text}))
+            else:
+                os.write(1, f"{text}\n".encode("utf-8", "backslashreplace"))
+        except OSError:
+            return  # a log that is gone must not end what keeps a vote
 
 
 class Child:
@@ -84,8 +93,9 @@ class Child:
 class Loop:
     """The files and processes around `core.watch`."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, log: Log) -> None:
         self._settings = settings
+        self._log = log
         self._boot = psi.boot_id()
         self._child: Child | None = None
         self._note_path = os.path.join(settings.state_dir, pair_files.LAST_STEP)
@@ -147,12 +157,12 @@ class Loop:
         self._remember()
         for command in commands:
             if isinstance(command, watch.Say):
-                say(command.text)
+                self._log.say(command.text)
             elif isinstance(command, watch.Stop):
-                say(f"stopped: {command.text}")
+                self._log.say(f"stopped: {command.text}")
                 return 2
             elif self._child is None:
-                self._child = Child(VERBS[command.verb])
+                self._child = Child((*VERBS[command.verb], *(("--json",) if self._log.as_json else ())))
         return None
 
     def _note_mark(self) -> tuple[int, int]:
@@ -175,7 +185,7 @@ class Loop:
             try:
                 pair_files.write(self._memory_path, memory)
             except OSError as error:
-                say(
+                self._log.say(
                     f"{self._memory_path} cannot be written: {error.strerror}; relapses are forgotten at "
                     "a restart"
                 )
@@ -185,20 +195,21 @@ class Loop:
         watcher."""
         if self._child is None:
             return 0
-        say(f"stopping: waiting up to {STOP_SECONDS:.0f} s for {self._watch.busy}")
+        self._log.say(f"stopping: waiting up to {STOP_SECONDS:.0f} s for {self._watch.busy}")
         end = time.clock_gettime(time.CLOCK_MONOTONIC) + STOP_SECONDS
         while (left := end - time.clock_gettime(time.CLOCK_MONOTONIC)) > 0:
             answer = self._child.answer()
             if answer is not None:
-                say(f"{self._watch.busy}: {answer.get('result', '')}: {answer.get('message', '')}")
+                self._log.say(f"{self._watch.busy}: {answer.get('result', '')}: {answer.get('message', '')}")
                 return 0
             signal.sigtimedwait((signal.SIGCHLD,), min(left, 5.0))
-        say(f"stopped during {self._watch.busy}; the next watcher ends it")
+        self._log.say(f"stopped during {self._watch.busy}; the next watcher ends it")
         return 0
 
 
-def main(settings: Settings) -> int:
+def main(settings: Settings, as_json: bool = False) -> int:
     """Runs the watcher. Raises SettingsWrong where it cannot begin."""
+    log = Log(settings.node_name, as_json)
     require_cluster(settings)
     missing = psi.missing_memory(settings.meminfo_file)
     if missing:
@@ -207,13 +218,13 @@ def main(settings: Settings) -> int:
     check_memory(settings, total)
     try:
         os.makedirs(settings.state_dir, mode=0o700, exist_ok=True)
-        loop = Loop(settings)
+        loop = Loop(settings, log)
     except OSError as error:
         raise SettingsWrong(
             f"STATE_DIR={settings.state_dir} or the folder of LOCK_FILE={settings.lock_file} cannot be "
             f"used: {error.filename}: {error.strerror}"
         ) from None
-    say(
+    log.say(
         f"watching {settings.node_name} every {settings.sample_seconds:g} s: down at pressure "
         f"{settings.pressure_threshold * 100:g}% over {settings.pressure_window_seconds:g} s or available "
         "below "
