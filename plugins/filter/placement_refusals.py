@@ -21,8 +21,9 @@ options:
   _input:
     description:
       - What was found on each host. Keys V(host), V(node_name), V(running) (whether the container runs, or none
-        where there is no such container), V(role) (the k3s subcommand, C(server) or C(agent)) and V(error) (why
-        the container could not be looked at, or empty).
+        where there is no such container), V(role) (the k3s subcommand, C(server) or C(agent)), V(error) (why
+        the container could not be looked at, or empty), V(pressure) (the text of the file the pressure is read
+        from) and V(pressure_error) (why that could not be read, or empty).
     type: list
     elements: dict
     required: true
@@ -59,8 +60,10 @@ _value:
   elements: str
 """
 
+import re
 from typing import Any, Callable, Dict, List
 
+STALL = re.compile(r"^some .*\btotal=\d+\b", re.M)
 ETCD_ROLE_LABEL = "node-role.kubernetes.io/etcd"
 LEAST_VOTERS = 3
 
@@ -84,6 +87,18 @@ def _host_refusal(server: Dict[str, Any], nodes_by_name: Dict[str, Any]) -> str:
         )
     if not server.get("running"):
         return "its k3s container does not run. Start it and run the role again."
+    if server["pressure_error"] or not STALL.search(server["pressure"]):
+        # Absent, empty, EOPNOTSUPP: which state it is does not tell the two causes apart.
+        return (
+            "its memory pressure cannot be read (%s). The kernel is built without CONFIG_PSI (take one that has it), "
+            "or PSI is switched off (add psi=1 to the kernel command line, on Raspberry Pi OS in "
+            "/boot/firmware/cmdline.txt, and reboot). Where the file is another one, name it in "
+            "github_runner_cluster_regrade_pressure_file."
+            % (
+                " ".join(server["pressure_error"].split())
+                or ("no line `some ... total=`" if server["pressure"].strip() else "the file is empty")
+            )
+        )
     if not nodes_by_name:
         return ""
     node = nodes_by_name.get(server["node_name"])

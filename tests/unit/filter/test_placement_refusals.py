@@ -9,10 +9,14 @@ import pytest
 from ansible_collections.exadev.k3s_regrade.plugins.filter.placement_refusals import placement_refusals
 
 GROUP = ["pi-a", "pi-b", "pi-c"]
+PRESSURE = "some avg10=0.00 avg60=0.00 avg300=0.00 total=12\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=3"
 
 
 def server(host: str, **changes: object) -> dict[str, object]:
-    return {"host": host, "node_name": host, "running": True, "role": "server", "error": "", **changes}
+    return {
+        "host": host, "node_name": host, "running": True, "role": "server", "error": "",
+        "pressure": PRESSURE, "pressure_error": "", **changes,
+    }  # fmt: skip
 
 
 def node(name: str, etcd: Optional[str] = "true") -> dict[str, Any]:
@@ -174,6 +178,36 @@ def test_refusals(
     assert found in line
     assert cure in line
     assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        pytest.param(
+            {"pressure": "", "pressure_error": "cat: /proc/pressure/memory: No such file or directory"},
+            "No such file or directory",
+            id="not built in",
+        ),
+        pytest.param(
+            {"pressure": "", "pressure_error": "cat: /proc/pressure/memory: Operation not supported\n"},
+            "Operation not supported",
+            id="psi=0",
+        ),
+        pytest.param({"pressure": ""}, "the file is empty", id="empty"),
+        pytest.param({"pressure": "full avg10=0.00 total=3"}, "no line `some ... total=`", id="another file"),
+        pytest.param({"pressure": "some avg10=0.00 total="}, "no line `some ... total=`", id="cut off"),
+    ],
+)
+def test_field_cases_a1_and_a2_a_host_without_pressure_is_refused_and_told_both_causes(
+    changes: dict[str, object], found: str
+) -> None:
+    (line,) = placement_refusals([server("pi-a", **changes), *SERVERS[1:]], NODES, MEMBERS, GROUP)
+    assert line.startswith("pi-a: ")
+    assert found in line
+    assert "CONFIG_PSI" in line and "psi=1" in line
+    assert "\n" not in line
+    # the twin: the same servers, each with pressure to read
+    assert placement_refusals(SERVERS, NODES, MEMBERS, GROUP) == []
 
 
 def test_every_host_is_told_at_once() -> None:

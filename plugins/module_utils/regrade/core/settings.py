@@ -48,7 +48,6 @@ class Settings(NamedTuple):
     kubeconfig: str
     lease_name: str
     step_up: str
-    actuator: str
     container: str
     docker_host: str
     pressure_file: str
@@ -168,7 +167,6 @@ KEYS: dict[str, Tuple[Optional[str], Callable[[str, str], object]]] = {
     "KUBECONFIG": ("/etc/regrade/kube/config", _text),
     "LEASE_NAME": ("k3s-regrade", _text),
     "STEP_UP": ("manual", _one_of("manual", "automatic")),
-    "ACTUATOR": ("docker", _one_of("docker")),
     "CONTAINER": ("k3s", _text),
     "DOCKER_HOST": ("unix:///var/run/docker.sock", _text),
     "PRESSURE_FILE": ("/proc/pressure/memory", _text),
