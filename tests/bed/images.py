@@ -32,6 +32,7 @@ SUITE = "bookworm"
 HOST = "exadev/k3s-regrade-host"
 DEBIAN = "exadev/k3s-regrade-debian"
 SERVICE_BASE = "exadev/k3s-regrade-service-base"
+BASE_LABEL = "exadev.base"  # on the service image: the base it was built on, for a build on a host
 SERVICE = "exadev/k3s-regrade:bed"
 SERVICE_FILES = ROOT / "roles" / "github_runner_cluster" / "files"
 
@@ -205,9 +206,10 @@ def service(base: str, files: Path = SERVICE_FILES) -> str:
                 shutil.copytree(source, folder, dirs_exist_ok=True)
                 Path(folder, "ca-certificates.crt").write_bytes(authorities)
                 _build("service base image", Path(folder), ours, base)
-        key = cache.key(files, ours)
-        if _label(SERVICE, "exadev.inputs") != key:
-            _build("service image", files, SERVICE, ours, "--label", f"exadev.inputs={key}")
+        labels = {"exadev.inputs": cache.key(files, ours), BASE_LABEL: ours}
+        if any(_label(SERVICE, name) != value for name, value in labels.items()):
+            given = [word for name, value in labels.items() for word in ("--label", f"{name}={value}")]
+            _build("service image", files, SERVICE, ours, *given)
     return SERVICE
 
 

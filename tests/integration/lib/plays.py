@@ -9,14 +9,13 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple, Optional, TypeVar
+from typing import NamedTuple, Optional
 
 ROOT = Path(__file__).resolve().parents[3]
 INVENTORY = ROOT / "extensions" / "molecule" / "inventory.yml"
 TREE = ROOT / "build" / "tree"
-T = TypeVar("T")
 RECAP = re.compile(r"^(\S+)\s*: ok=\d+\s+changed=(\d+)\s+unreachable=(\d+)\s+failed=(\d+)", re.M)
 
 
@@ -78,18 +77,7 @@ def ad_hoc(hosts: str, module: str, arguments: str = "", *more: str, timeout: fl
     """`ansible HOSTS -m exadev.k3s_regrade.MODULE -a ARGUMENTS`"""
     given = [f"--args={arguments}"] if arguments else []
     words = (hosts, f"--module-name=exadev.k3s_regrade.{module}", *given, *more)
-    return patiently(lambda: command("ansible", *words, timeout=timeout), lambda run: run.output)
-
-
-def patiently(ask: Callable[[], T], said: Callable[[T], str], seconds: float = 60) -> T:
-    """Ask again, as a person would, while the answer is that the host's lock is taken: its watcher holds it for a
-    moment now and then."""
-    until = time.monotonic() + seconds
-    while True:
-        answer = ask()
-        if "this host is busy with" not in said(answer) or time.monotonic() > until:
-            return answer
-        time.sleep(3)
+    return command("ansible", *words, timeout=timeout)
 
 
 def answers(run: Run) -> dict[str, tuple[str, dict[str, object]]]:

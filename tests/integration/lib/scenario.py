@@ -18,7 +18,6 @@ if str(BED) not in sys.path:
     sys.path.insert(0, str(BED))
 
 import observer  # noqa: E402
-import plays  # noqa: E402
 import pressure  # noqa: E402
 from admin_api import AdminApi  # noqa: E402
 from bed import Bed, Result, Server  # noqa: E402
@@ -61,10 +60,7 @@ def press(bed: Bed, api: AdminApi, first: Server) -> None:
 
 def step(server: Server, level: str, check: bool = True) -> Result:
     """`regrade step to LEVEL --json` on the host."""
-    done = plays.patiently(
-        lambda: server.sh(f"regrade step to {level} --json", check=False, timeout=STEP_SECONDS + 60),
-        lambda answer: answer.stdout,
-    )
+    done = server.sh(f"regrade step to {level} --json", check=False, timeout=STEP_SECONDS + 60)
     assert not check or done.returncode == 0, done.stdout + done.stderr
     return done
 

@@ -3,52 +3,23 @@
 
 from __future__ import annotations
 
-import json
-from itertools import pairwise
-
-import pytest
-
 import observer
 import plays
-import pressure
 import scenario
-from admin_api import AdminApi, NoAnswer
+from admin_api import AdminApi
 from bed import Bed, Server
-from history import History, in_order, levels_of
+from cycle_checks import (
+    assert_marked_etcd_only,
+    cooldowns_kept,
+    over_and_refused,
+    reaches_etcd_only,
+    still_counts,
+)
+from history import History, levels_of
 from observer import wait_for
 
 DOWN = ["full", "control-plane", "etcd-only"]
 HOSTS = {"server1", "server2", "server3"}
-
-
-def reaches_etcd_only(server: Server, api: AdminApi) -> None:
-    wait_for(
-        f"{server.name} is at etcd-only",
-        lambda: observer.label(api, server.name) == "etcd-only",
-        scenario.STEP_SECONDS,
-    )
-    wait_for(f"{server.name} runs at etcd-only", lambda: observer.runs_at(server) == "etcd-only", 60)
-    wait_for(
-        f"{server.name} closed its step",
-        lambda: (
-            "github-runner.exadev.com/regrade-step" not in api.node(server.name)["metadata"]["annotations"]
-        ),
-        60,
-    )
-
-
-def cooldown_kept(history: History, name: str) -> None:
-    """One level at a time, and between the steps at least the cooldown, by when the marks were seen."""
-    lines = [line for line in in_order(history.lines()) if line["kind"] == "node" and line["name"] == name]
-    ends = [
-        after["time"]
-        for before, after in pairwise(lines)
-        if before["step"] and not after["step"]  # a step's last write takes its intent
-    ]
-    begins = [after["time"] for before, after in pairwise(lines) if not before["step"] and after["step"]]
-    assert len(ends) >= 2
-    # A watch sees a write some milliseconds late, one write more than another.
-    assert begins[1] - ends[0] >= pressure.COOLDOWN_DOWN_SECONDS - 0.5
 
 
 def test_one_level_at_a_time_with_the_cooldown_between(
@@ -56,14 +27,16 @@ def test_one_level_at_a_time_with_the_cooldown_between(
 ) -> None:
     reaches_etcd_only(server1, api)
     wait_for("the watch has seen it", lambda: levels_of(history.lines(), "server1") == DOWN, 30)
-    cooldown_kept(history, "server1")
+    cooldowns_kept(history, "server1")
 
 
 def test_the_others_see_the_same_pressure_and_stay(server2: Server, server3: Server, api: AdminApi) -> None:
     for peer in (server2, server3):
-        report = json.loads(peer.sh("regrade status --json").stdout)
-        assert report["level"] == "full"
-        assert report["reading"]["mem_available"] < 600 * 2**20
+        wait_for(
+            f"{peer.name} wants to step down and is refused for server1",
+            lambda peer=peer: over_and_refused(peer, "server1"),
+            60,
+        )
         assert observer.label(api, peer.name) == "full"
 
 
@@ -77,10 +50,7 @@ def test_nothing_of_its_identity_changed_down(bed: Bed, api: AdminApi) -> None:
 
 
 def test_its_node_is_marked(api: AdminApi) -> None:
-    node = api.node("server1")
-    assert node["spec"]["unschedulable"] is True
-    taints = {(taint["key"], taint.get("value"), taint["effect"]) for taint in node["spec"]["taints"]}
-    assert ("github-runner.exadev.com/regrade-level", "etcd-only", "NoSchedule") in taints
+    assert_marked_etcd_only(api.node("server1"))
 
 
 def test_writes_go_on(api: AdminApi) -> None:
@@ -120,31 +90,8 @@ def test_another_servers_step_is_refused_and_names_it(api: AdminApi) -> None:
 
 
 def test_the_stepped_server_still_counts(bed: Bed, api: AdminApi, history: History) -> None:
-    """With a third stopped the cluster takes writes, with the stepped one stopped as well it does not."""
     server1, server2, server3 = bed.servers
-    server3.docker("stop", "k3s", timeout=120)
-    wait_for(
-        "a write is taken by two of three",
-        lambda: api.write_config_map("with-one-stopped", "yes") or True,
-        30,
-    )
-    history.mark(outage=True)
-    server1.docker("stop", "k3s", timeout=120)
-    for attempt in range(3):
-        with pytest.raises(NoAnswer):
-            api.write_config_map("with-two-stopped", f"attempt {attempt}", timeout=8, servers=(server2,))
-    server1.docker("start", "k3s")
-    server3.docker("start", "k3s")
-    wait_for("writes are taken again", lambda: api.write_config_map("with-all-back", "yes") or True, 120)
-    wait_for("server2 and server3 serve", lambda: server2.api_answers() and server3.api_answers(), 120)
-    wait_for("server1 is at its recorded level", lambda: observer.runs_at(server1) == "etcd-only", 60)
-    wait_for(
-        "etcd is healthy on all", lambda: all(observer.etcd_healthy(server) for server in bed.servers), 60
-    )
-    history.catch_up(api)
-    history.mark(outage=False)
-    assert observer.identity(bed, api) == scenario.before()["identity"]
-    assert observer.label(api, "server1") == "etcd-only"
+    still_counts(bed, api, history, stepped=server1, third=server3, left=server2)
 
 
 def test_calm_brings_it_back_to_full_by_itself(bed: Bed, api: AdminApi, history: History) -> None:
@@ -153,6 +100,7 @@ def test_calm_brings_it_back_to_full_by_itself(bed: Bed, api: AdminApi, history:
     assert observer.runs_at(bed.servers[0]) == "full"
     wait_for("the watch has seen it", lambda: levels_of(history.lines(), "server1")[-1] == "full", 30)
     assert levels_of(history.lines(), "server1") == [*DOWN, "control-plane", "full"]
+    cooldowns_kept(history, "server1")
 
 
 def test_pods_run_there_again(server1: Server, api: AdminApi) -> None:
@@ -162,5 +110,5 @@ def test_pods_run_there_again(server1: Server, api: AdminApi) -> None:
 def test_what_was_written_is_there(bed: Bed, api: AdminApi) -> None:
     assert api.config_map(scenario.WRITTEN_BEFORE) == "before any step"
     assert api.config_map("written-meanwhile") == "while server1 was at etcd-only"
-    assert api.config_map("with-one-stopped") == "yes"
+    assert api.config_map("with-server3-stopped") == "yes"
     assert observer.identity(bed, api) == scenario.before()["identity"]

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is checked the same way whichever server steps. What is done to the bed is scenario.py's."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+import observer
+import pressure
+import scenario
+from admin_api import AdminApi, NoAnswer
+from bed import Bed, Server
+from history import History, in_order
+from observer import wait_for
+
+LATE_SECONDS = 0.5  # a watch sees a write some milliseconds late, one write more than another
+
+
+def reaches_etcd_only(server: Server, api: AdminApi) -> None:
+    wait_for(
+        f"{server.name} is at etcd-only",
+        lambda: observer.label(api, server.name) == "etcd-only",
+        scenario.STEP_SECONDS,
+    )
+    wait_for(f"{server.name} runs at etcd-only", lambda: observer.runs_at(server) == "etcd-only", 60)
+    wait_for(
+        f"{server.name} closed its step",
+        lambda: (
+            "github-runner.exadev.com/regrade-step" not in api.node(server.name)["metadata"]["annotations"]
+        ),
+        60,
+    )
+
+
+def cooldowns_kept(history: History, name: str) -> None:
+    """Between any two steps of a server at least the cooldown of the second, by when the marks were seen."""
+    lines = [line for line in in_order(history.lines()) if line["kind"] == "node" and line["name"] == name]
+    turns = list(pairwise(lines))
+    begun = [
+        (after["time"], after["step"]) for before, after in turns if not before["step"] and after["step"]
+    ]
+    ended = [after["time"] for before, after in turns if before["step"] and not after["step"]]
+    assert len(ended) >= 2
+    for end, (begin, step) in zip(ended, begun[1:]):
+        down = json.loads(step)["to"] == "etcd-only"
+        cooldown = pressure.COOLDOWN_DOWN_SECONDS if down else pressure.COOLDOWN_UP_SECONDS
+        assert begin - end >= cooldown - LATE_SECONDS, (name, step)
+
+
+def over_and_refused(peer: Server, stepped: str) -> bool:
+    """Whether that server is at full, finds memory short, and was refused a step for the one that is below full."""
+    report = json.loads(peer.sh("regrade status --json").stdout)
+    return (
+        report["level"] == "full"
+        and report["reading"]["verdict"] == "over"
+        and stepped in report["watcher"].get("blocked", "")
+    )
+
+
+def assert_marked_etcd_only(node: dict[str, Any]) -> None:
+    assert node["spec"]["unschedulable"] is True
+    taints = {(taint["key"], taint.get("value"), taint["effect"]) for taint in node["spec"]["taints"]}
+    assert ("github-runner.exadev.com/regrade-level", "etcd-only", "NoSchedule") in taints
+
+
+def still_counts(
+    bed: Bed, api: AdminApi, history: History, stepped: Server, third: Server, left: Server
+) -> None:
+    """With a third stopped the cluster takes writes, with the stepped one stopped as well it does not."""
+    written = f"with-{third.name}-stopped"
+    third.docker("stop", "k3s", timeout=120)
+    wait_for("a write is taken by two of three", lambda: api.write_config_map(written, "yes") or True, 30)
+    history.mark(outage=True)
+    stepped.docker("stop", "k3s", timeout=120)
+    for attempt in range(3):
+        with pytest.raises(NoAnswer):
+            api.write_config_map("with-two-stopped", f"attempt {attempt}", timeout=8, servers=(left,))
+    stepped.docker("start", "k3s")
+    third.docker("start", "k3s")
+    wait_for("writes are taken again", lambda: api.write_config_map("with-all-back", "yes") or True, 120)
+    wait_for("the other two serve", lambda: left.api_answers() and third.api_answers(), 120)
+    wait_for(f"{stepped.name} is at its recorded level", lambda: observer.runs_at(stepped) == "etcd-only", 60)
+    wait_for(
+        "etcd is healthy on all", lambda: all(observer.etcd_healthy(server) for server in bed.servers), 60
+    )
+    history.catch_up(api)
+    history.mark(outage=False)
+    assert api.config_map(written) == "yes"
+    assert observer.identity(bed, api) == scenario.before()["identity"]
+    assert observer.label(api, stepped.name) == "etcd-only"
