@@ -1,5 +1,6 @@
-# The contract with people and CI. Every target sets up what it needs, ends with one summary line, exits non-zero on
-# any failure and writes build/<target>/summary.json. What a target does stands in tests/tools/.
+# The contract with people and CI. Every target but `help` sets up what it needs, ends with one summary line, exits
+# non-zero on any failure and writes build/<target>/summary.json (`clean` removes them). What a target does stands in
+# tests/tools/.
 PYTHON ?= python3.11
 
 .DEFAULT_GOAL := help

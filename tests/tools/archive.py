@@ -19,7 +19,6 @@ SOURCES = (
     "galaxy.yml",
     "README.md",
     "COPYING",
-    "CHANGELOG.rst",
     "meta",
     "changelogs",
     "plugins",

@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
@@ -132,6 +133,39 @@ def _problem(check: Check) -> tuple[Optional[str], str]:
     return None, output
 
 
+def shown(how_far: Callable[[str], str]) -> Callable[[str], str]:
+    """Shows each line as it comes, and keeps what it tells of how far the part is for the signs of life."""
+
+    def show(line: str) -> str:
+        say(line)
+        return how_far(line)
+
+    return show
+
+
+def pytest_progress(line: str) -> str:
+    """How far pytest is, from the end of its lines of dots; "" where a line does not tell."""
+    found = re.search(r"\[ *(\d+%)\]$", line)
+    return f"{found.group(1)} of the tests" if found else ""
+
+
+def molecule_progress() -> Callable[[str], str]:
+    """How far molecule is: its action, the play's task, and pytest's share in `verify`."""
+    action = ""
+
+    def how_far(line: str) -> str:
+        nonlocal action
+        begun = re.search(r"\[[\w-]+ > (\w+)\] Executing", line)
+        if begun:
+            action = begun.group(1)
+            return action
+        task = re.match(r"TASK \[(?:[\w.]+ : )?(.+?)\]", line)
+        told = task.group(1) if task else pytest_progress(line)
+        return f"{action}: {told}" if told and action else told
+
+    return how_far
+
+
 def pytest(name: str, folder: Path, *options: str, timeout: float = 600) -> Outcome:
     """One folder of tests, in a run of its own; counted from its JUnit report."""
     began = time.monotonic()
@@ -149,7 +183,13 @@ def pytest(name: str, folder: Path, *options: str, timeout: float = 600) -> Outc
                 f"--junitxml={junit}",
                 str(folder),
             ]
-            part.run(command, cwd=ROOT, env=dotvenv.environment(), timeout=timeout, echo=True)
+            part.run(
+                command,
+                cwd=ROOT,
+                env=dotvenv.environment(),
+                timeout=timeout,
+                describe=shown(pytest_progress),
+            )
     except Failed as error:
         problem = str(error)
     seconds = time.monotonic() - began

@@ -5,7 +5,7 @@
 Standard library only: it runs before there is a virtual environment. Settings, from the environment:
 
     SCENARIO=NAME        make molecule: only that scenario
-    KEEP=1               leave what was brought up
+    KEEP=1               (anything but empty or 0) leave what was brought up
     REGRADE_K3S_IMAGE    another k3s image
     REGRADE_BED_NAME, REGRADE_BED_SUBNET    another bed beside one that runs
 """
@@ -40,7 +40,7 @@ SCENARIO_SECONDS = 3600
 
 
 def keep() -> bool:
-    """Whether what was brought up is to be left."""
+    """Whether what was brought up is to be left: the one rule for KEEP."""
     return os.environ.get("KEEP", "") not in ("", "0")
 
 
@@ -129,7 +129,7 @@ def demo(report: Report) -> None:
     if not report.ok:
         return
     folder = ROOT / "build" / "demo"
-    (folder / "summary.json").unlink(missing_ok=True)
+    (folder / "figures.json").unlink(missing_ok=True)
     began = time.monotonic()
     try:
         done = subprocess.run(
@@ -137,10 +137,10 @@ def demo(report: Report) -> None:
             cwd=ROOT,
             env=dotvenv.environment(),
         )
-        if (folder / "summary.json").is_file():
-            report.figures.update(json.loads((folder / "summary.json").read_text(encoding="utf-8")))
+        if (folder / "figures.json").is_file():
+            report.figures.update(json.loads((folder / "figures.json").read_text(encoding="utf-8")))
         ok = done.returncode == 0
-        why = str(report.figures.get("problem") or f"tests/demo/demo.py gave exit code {done.returncode}")
+        why = str(report.figures.pop("problem", None) or f"tests/demo/demo.py gave exit code {done.returncode}")
         report.add(Outcome("demo", int(ok), int(not ok), time.monotonic() - began, [] if ok else [why]))
     finally:
         end(report)
@@ -189,7 +189,13 @@ def scenario(name: str, *arguments: str) -> Outcome:
                 cwd=ROOT,
                 env=env,
             )
-            part.run([program, "test", *arguments], cwd=ROOT, env=env, timeout=SCENARIO_SECONDS, echo=True)
+            part.run(
+                [program, "test", *arguments],
+                cwd=ROOT,
+                env=env,
+                timeout=SCENARIO_SECONDS,
+                describe=checks.shown(checks.molecule_progress()),
+            )
 
     return timed(f"molecule {name}", run)
 

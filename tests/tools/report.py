@@ -53,7 +53,9 @@ class Report:
         return [problem for outcome in self.outcomes for problem in outcome.problems]
 
     def summary(self) -> dict[str, Any]:
+        # What a part measured adds to what is counted here, and never replaces it.
         return {
+            **self.figures,
             "ok": self.ok,
             "seconds": round(time.monotonic() - self.began, 1),
             "passed": self.passed,
@@ -67,7 +69,6 @@ class Report:
                 for outcome in self.outcomes
             },
             "problems": self.problems,
-            **self.figures,
         }
 
     def write(self, folder: Path) -> None:

@@ -4,15 +4,20 @@
 from __future__ import annotations
 
 import io
+import re
 import tarfile
 from pathlib import Path
+from typing import Optional
 
 import pytest
 
 import archive
 import checks
+import make
 import report
 from report import Outcome, Report
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def tar(mtime: int, names: list[str], content: bytes = b"x") -> bytes:
@@ -64,6 +69,96 @@ def test_a_report_sums_its_parts_and_is_ok_only_when_something_ran_and_nothing_f
     assert (summary["ok"], summary["passed"], summary["failed"]) == (False, 4, 2)
     assert summary["parts"]["b"] == {"passed": 1, "failed": 2, "seconds": 1.0}
     assert "b: first (and 1 more)" in made.line()
+
+
+def test_figures_add_to_a_summary_and_never_replace_what_was_counted() -> None:
+    made = Report("make x", figures={"writes": 7, "ok": True, "seconds": -1.0, "parts": {}, "failed": 0})
+    made.add(Outcome("a", 0, 1, 1.0, ["a: first"]))
+    summary = made.summary()
+    assert (summary["writes"], summary["ok"], summary["failed"], list(summary["parts"])) == (7, False, 1, ["a"])
+    assert summary["seconds"] >= 0
+
+
+@pytest.mark.parametrize(("value", "kept"), [(None, False), ("", False), ("0", False), ("1", True), ("yes", True)])
+def test_one_rule_says_whether_the_bed_is_kept(
+    value: Optional[str], kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KEEP", raising=False)
+    if value is not None:
+        monkeypatch.setenv("KEEP", value)
+    assert make.keep() is kept
+    readers = [
+        file.name for folder in ("demo", "tools") for file in (ROOT / "tests" / folder).glob("*.py")
+        if '"KEEP"' in file.read_text(encoding="utf-8")
+    ]  # fmt: skip
+    assert readers == ["make.py"]
+
+
+def test_pytest_says_how_far_it_is() -> None:
+    assert checks.pytest_progress("...........F....                         [  7%]") == "7% of the tests"
+    assert checks.pytest_progress("tests/test_1_role.py::test_x PASSED      [100%]") == "100% of the tests"
+    assert checks.pytest_progress("E       assert [1] == [2]") == ""
+
+
+def test_molecule_says_how_far_it_is() -> None:
+    how_far = checks.molecule_progress()
+    told = [
+        how_far(line)
+        for line in (
+            "INFO     [cycle > discovery] scenario test matrix: create, converge",
+            "INFO     [cycle > converge] Executing",
+            "TASK [exadev.k3s_regrade.github_runner_cluster : Turn regrading on] *****",
+            "ok: [server1]",
+            "INFO     [cycle > verify] Executing",
+            "test_1_role.py ......      [ 42%]",
+        )
+    ]
+    assert told == ["", "converge", "converge: Turn regrading on", "", "verify", "verify: 42% of the tests"]
+
+
+def test_what_a_part_shows_is_shown_and_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    assert checks.shown(checks.pytest_progress)("..   [ 50%]") == "50% of the tests"
+    assert capsys.readouterr().out == "..   [ 50%]\n"
+
+
+def test_every_test_that_a_requirement_names_is_in_the_tree_in_the_file_it_names() -> None:
+    table = (ROOT / "docs" / "requirements.md").read_text(encoding="utf-8")
+    tests = {
+        file: set(re.findall(r"^ *def (test_\w+)", file.read_text(encoding="utf-8"), re.M))
+        for folder in ("tests", "extensions")
+        for file in (ROOT / folder).rglob("test_*.py")
+    }
+    everywhere = set().union(*tests.values())
+    rows = re.findall(r"^\| R(\d+) \|.*\| (.+) \|$", table, re.M)
+    assert [number for number, _ in rows] == [str(number) for number in range(1, 30)]
+    for number, shown_by in rows:
+        assert "test_" in shown_by or "not yet" in shown_by or "scenarios" in shown_by, f"R{number}"
+        for clause in shown_by.split("; "):
+            files = re.findall(r"`([\w/]*test_\w+\.py)`", clause)
+            matched = [file for file in tests if any(f"/{file}".endswith(f"/{name}") for name in files)]
+            assert len(matched) >= len(files), f"R{number}: {files}"
+            for name in re.findall(r"`(test_\w+)`", clause):
+                held = set().union(*(tests[file] for file in matched)) if files else everywhere
+                assert name in held, f"R{number}: {name} is not in {files or 'the tree'}"
+
+
+def test_what_galaxy_yml_includes_by_name_is_there() -> None:
+    galaxy = (ROOT / "galaxy.yml").read_text(encoding="utf-8")
+    names = [name for line in re.findall(r"- include (.+)", galaxy) for name in line.split()]
+    assert {"galaxy.yml", "README.md"} <= set(names)
+    assert [name for name in names if not (ROOT / name).is_file()] == []
+
+
+def test_every_target_of_the_readme_is_there_and_its_scenarios_too() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (made,) = re.findall(r"^(.+):\n\t@\$\(PYTHON\) tests/tools/make.py \$@$", makefile, re.M)
+    assert made.split() == list(make.TARGETS)
+    named = re.findall(r"\bmake ([a-z-]+)(?: SCENARIO=([a-z-]+))?(?=`|\n)", readme)
+    assert {"demo", "test", "check", "molecule"} <= {target for target, _ in named} <= {"help", *make.TARGETS}
+    scenarios = {file.parent.name for file in make.SCENARIOS.glob("*/molecule.yml")}
+    asked = {scenario for _, scenario in named if scenario} | set(re.findall(r"molecule test -s ([a-z-]+)", readme))
+    assert asked and asked <= scenarios
 
 
 @pytest.mark.parametrize("check", checks.CHECKS, ids=lambda check: check.name)
