@@ -3,9 +3,9 @@
 """An OCI runtime for machines whose bounding set lacks CAP_SYS_RESOURCE: runc, asked for no more than they have.
 
 A stock runc refuses a privileged container there ("unable to apply caps"), and a negative oom_score_adj. This takes
-both out of what the engine asks for, and becomes runc. Used as the engine's default runtime, and only where the
-capability is missing. It must run alone (an engine outlives the checkout it was started from): standard library
-only, no import of a neighbour.
+both out of what the engine asks for, and becomes runc. The default runtime of an engine, and the runtime of the
+k3s stand-in's containerd, only where the capability is missing. It must run alone (an engine outlives the checkout
+it was started from): standard library only, no import of a neighbour.
 """
 
 import json

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
-import fcntl
-import hashlib
+import contextlib
 import io
 import os
 import re
@@ -20,14 +19,15 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 
+import cache  # noqa: E402
 import podimage  # noqa: E402
-from progress import Progress  # noqa: E402
+from parts import Failed, Part  # noqa: E402
 
 REPOSITORY = "exadev/k3s-bed"
 RELEASE = "bookworm"
@@ -58,6 +58,8 @@ CONFIG = (
 )
 # Applets of Debian's busybox that stock rancher/k3s does not have on its PATH.
 NOT_IN_STOCK = {"busybox", "dpkg", "dpkg-deb", "rpm", "rpm2cpio", "ssl_client", "wget"}
+# The same for the hosts' engines and for the containerd in here; the hosts' tests try it.
+RUNC_WRAPPER = HERE.parent / "host" / "runc_without_sys_resource.py"
 # The stock image's wget has no TLS: whoever probes from inside must not get used to it.
 WGET = """#!/bin/sh
 for argument; do
@@ -70,20 +72,18 @@ exec /bin/busybox wget "$@"
 """
 
 
-class BuildError(Exception):
+class BuildError(Failed):
     """What is missing or went wrong, and what to do, in one line."""
 
 
-def cache_folder() -> Path:
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = base / "exadev-k3s-regrade" / "image"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+def folder() -> Path:
+    """Where the layers are kept."""
+    return cache.folder("image")
 
 
 def run(command: Sequence[str | Path], **options: object) -> str:
     """Run a command; BuildError with its last words when it fails."""
-    done = subprocess.run(  # type: ignore[call-overload]
+    done = subprocess.run(  # type: ignore[call-overload]  # the options are run's own
         [str(part) for part in command], capture_output=True, **options
     )
     if done.returncode != 0:
@@ -91,31 +91,6 @@ def run(command: Sequence[str | Path], **options: object) -> str:
         raise BuildError(f"{command[0]} {command[1] if len(command) > 1 else ''} failed: {' | '.join(words)}")
     output: str = done.stdout.decode()
     return output.strip()
-
-
-def key_of(parts: Iterable[str | bytes]) -> str:
-    """Twelve hex digits of the inputs."""
-    digest = hashlib.sha256()
-    for part in parts:
-        data = part.encode() if isinstance(part, str) else part
-        digest.update(len(data).to_bytes(8, "big") + data)
-    return digest.hexdigest()[:12]
-
-
-def tree(folder: Path) -> list[Path]:
-    """The files of a folder that count, in a fixed order."""
-    return sorted(
-        path
-        for path in folder.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".pyc"
-    )
-
-
-def tree_parts(folder: Path) -> list[str | bytes]:
-    parts: list[str | bytes] = []
-    for path in tree(folder):
-        parts += [str(path.relative_to(folder)), path.read_bytes()]
-    return parts
 
 
 # -- the Go programs
@@ -150,34 +125,28 @@ def link_flags() -> str:
     return " ".join(flags)
 
 
-def build_stack(cache: Path, progress: Progress) -> tuple[str, Path]:
+def build_stack() -> tuple[str, Path]:
     """The key and the folder of the built programs."""
     go, version = find_go()
-    key = key_of(["stack", version, TAGS, link_flags(), *tree_parts(HERE / "stack")])
-    target = cache / "stack" / key
+    key = cache.key("stack", version, TAGS, link_flags(), HERE / "stack")
+    target = folder() / "stack" / key
     if target.exists():
         return key, target
     environment = {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off", "GOFLAGS": ""}
     flags = ["-tags", TAGS, "-trimpath", "-buildvcs=false", "-mod=readonly"]
-    compiled = 0
-    with tempfile.TemporaryDirectory(dir=cache) as draft_name:
+    with tempfile.TemporaryDirectory(dir=folder()) as draft_name, Part("k3s stand-in: Go programs") as part:
         draft = Path(draft_name)
-        total = 0
-        with progress.part("Go modules"):
-            listed = run([go, "list", *flags, "-deps", "./..."], cwd=HERE / "stack", env=environment)
-            total = len(listed.splitlines())
-        with progress.part("Go programs", lambda: f"{compiled} of at most {total} packages compiled"):
-            command = [go, "build", *flags, "-v", "-ldflags", link_flags(), "-o", f"{draft}/", "./..."]
-            process = subprocess.Popen(
-                command, cwd=HERE / "stack", env=environment, stderr=subprocess.PIPE, text=True
-            )
-            assert process.stderr is not None
-            words: list[str] = []
-            for line in process.stderr:
-                compiled += 1
-                words = [*words[-4:], line.strip()]
-            if process.wait() != 0:
-                raise BuildError(f"go build failed: {' | '.join(words)}")
+        part.now("fetching modules")
+        listed = run([go, "list", *flags, "-deps", "./..."], cwd=HERE / "stack", env=environment)
+        total, compiled = len(listed.splitlines()), 0
+
+        def how_far(_line: str) -> str:
+            nonlocal compiled
+            compiled += 1
+            return f"{compiled} of at most {total} packages compiled"
+
+        command = [go, "build", *flags, "-v", "-ldflags", link_flags(), "-o", f"{draft}/", "./..."]
+        part.run(command, cwd=HERE / "stack", env=environment, describe=how_far)
         (draft / "stack").rename(draft / "kube")  # named after its module
         target.parent.mkdir(exist_ok=True)
         shutil.move(draft, target)
@@ -204,23 +173,23 @@ def mirror() -> str:
     raise BuildError(f"no source of Debian {RELEASE} in /etc/apt: the image is made of its packages")
 
 
-def build_root(cache: Path, progress: Progress) -> tuple[str, Path]:
+def build_root() -> tuple[str, Path]:
     """The key and the tar of a Debian root with the packages."""
-    key = key_of(["root", RELEASE, *PACKAGES])
-    target = cache / "root" / f"{key}.tar"
+    key = cache.key("root", RELEASE, *PACKAGES)
+    target = folder() / "root" / f"{key}.tar"
     if target.exists():
         return key, target
     if os.geteuid() != 0:
         raise BuildError("debootstrap needs root: run as root, or have the root tar in the cache already")
     if shutil.which("debootstrap") is None:
-        with progress.part("installing debootstrap"):
+        with Part("k3s stand-in: installing debootstrap"):
             environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
             run(["apt-get", "update", "-q"], env=environment)
             run(["apt-get", "install", "-q", "-y", "--no-install-recommends", "debootstrap"], env=environment)
     target.parent.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache) as draft_name:
+    with tempfile.TemporaryDirectory(dir=folder()) as draft_name:
         root = Path(draft_name) / "root"
-        with progress.part("Debian root"):
+        with Part("k3s stand-in: Debian root"):
             include = "--include=" + ",".join(PACKAGES)
             run(["debootstrap", "--variant=minbase", include, RELEASE, root, mirror()])
             for waste in (
@@ -324,11 +293,9 @@ def launcher_layer(busybox: bytes) -> bytes:
     layer = Layer()
     launcher = HERE / "launcher"
     layer.file("bed/bin/k3s", (launcher / "k3s").read_bytes(), 0o755)
-    layer.file(
-        "bed/lib/runc-without-sys-resource", (launcher / "runc-without-sys-resource").read_bytes(), 0o755
-    )
-    for path in tree(launcher / "bedk3s"):
-        layer.file(f"bed/launcher/bedk3s/{path.relative_to(launcher / 'bedk3s')}", path.read_bytes())
+    layer.file("bed/lib/runc-without-sys-resource", RUNC_WRAPPER.read_bytes(), 0o755)
+    for path in sorted((launcher / "bedk3s").glob("*.py")):
+        layer.file(f"bed/launcher/bedk3s/{path.name}", path.read_bytes())
     layer.link("usr/bin/k3s", "/bed/bin/k3s")
     layer.link("bed/bin/kubectl", "../lib/kubectl")
     for name in ("crictl", "ctr"):
@@ -343,27 +310,24 @@ def launcher_layer(busybox: bytes) -> bytes:
 
 def ensure_image() -> str:
     """The tag of the image, built first where it is not there. BuildError says in one line what is missing."""
-    cache = cache_folder()
-    progress = Progress(cache / "durations.json")
-    with open(cache / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # a second caller waits and then finds everything built
+    with cache.lock("stand-in"):  # a second caller waits and then finds everything built
         with concurrent.futures.ThreadPoolExecutor() as pool:
-            stack_future = pool.submit(build_stack, cache, progress)
-            root_future = pool.submit(build_root, cache, progress)
+            stack_future = pool.submit(build_stack)
+            root_future = pool.submit(build_root)
             stack_key, programs = stack_future.result()
             root_key, root = root_future.result()
-        base = f"{REPOSITORY}-base:{key_of([root_key, stack_key, stack_inputs()])}"
-        tag = f"{REPOSITORY}:{key_of([base, WGET, other_inputs(), *tree_parts(HERE / 'launcher')])}"
+        base = f"{REPOSITORY}-base:{cache.key(root_key, stack_key, stack_inputs())}"
+        tag = f"{REPOSITORY}:{cache.key(base, WGET, other_inputs(), HERE / 'launcher', RUNC_WRAPPER)}"
         if has_image(tag):
             return tag
         if not has_image(base):
-            with progress.part("base image"):
+            with Part("k3s stand-in: base image"):
                 root_tag = f"{REPOSITORY}-root:{root_key}"
                 if not has_image(root_tag):
                     changes = [part for line in CONFIG for part in ("--change", line)]
                     run(["docker", "import", *changes, root, root_tag])
                 add_layer(root_tag, stack_layer(programs), base)
-        with progress.part("launcher layer"):
+        with Part("k3s stand-in: launcher layer"):
             add_layer(base, launcher_layer(busybox_of(root)), tag, CONFIG)
     return tag
 
@@ -380,8 +344,7 @@ def other_inputs() -> str:
 
 def pod_images() -> bytes:
     """The archive of the pod images, for containerd's import elsewhere."""
-    cache = cache_folder()
-    return podimage.archive(busybox_of(build_root(cache, Progress(cache / "durations.json"))[1]))
+    return podimage.archive(busybox_of(build_root()[1]))
 
 
 def main() -> int:
@@ -391,12 +354,15 @@ def main() -> int:
     )
     arguments = parser.parse_args()
     try:
-        if arguments.pod_images:
-            arguments.pod_images.write_bytes(pod_images())
-            print(arguments.pod_images)
-        else:
-            print(ensure_image())
-    except BuildError as error:
+        # Signs of life go beside the answer, which is the last line of standard output.
+        with contextlib.redirect_stdout(sys.stderr):
+            if arguments.pod_images:
+                arguments.pod_images.write_bytes(pod_images())
+                made = str(arguments.pod_images)
+            else:
+                made = ensure_image()
+        print(made)
+    except Failed as error:
         print(f"build.py: {error}", file=sys.stderr)
         return 1
     return 0
