@@ -67,6 +67,11 @@ def until(seconds: float, what: str, check: Callable[[], Any], every: float = 0.
     raise AssertionError(f"not within {seconds} s: {what} (last: {last!r})")
 
 
+def slowness() -> float:
+    """How many times as long things may take: the machine's load for each of its processors, at least 1."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
 class Server:
     """One server's container; `number` 1 founds the cluster, the others join it."""
 
