@@ -109,6 +109,7 @@ class World:
         loaded = settings_of.load(lines, {})._replace(
             boot_timeout_seconds=self.patience, trap_wait_seconds=self.patience
         )
+        # The cluster here answers what an actuator asks, and no more.
         return docker_engine.DockerActuator(loaded, self.cluster, self.hooks)  # type: ignore[arg-type]
 
     def at(self, level: str) -> None:

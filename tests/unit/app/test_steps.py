@@ -7,6 +7,7 @@ import contextlib
 from typing import List
 
 import pytest
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.app import operations
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.app.driver import Hooks, World
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.app.operations import (
     Server,
@@ -534,7 +535,7 @@ def test_a_changed_member_list_leaves_the_step_open() -> None:
 
     def replaced(_level: str) -> None:
         cluster.hosts[S].fail.clear()
-        cluster.time.sleep = swap  # type: ignore[method-assign]
+        cluster.time.sleep = swap  # type: ignore[method-assign]  # to act while it sleeps
 
     def swap(seconds: float) -> None:
         cluster.time.seconds += seconds
@@ -550,7 +551,9 @@ def test_a_changed_member_list_leaves_the_step_open() -> None:
         settle(cluster.process(S))
 
 
-def test_a_peers_member_that_changed_during_the_step_leaves_it_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peers_member_that_changed_during_the_step_is_told_and_does_not_hold_it_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     cluster = Cluster()
     step_to(cluster.process(S), "down")
     host = cluster.hosts[S]
@@ -561,9 +564,59 @@ def test_a_peers_member_that_changed_during_the_step_leaves_it_open(monkeypatch:
             cluster.etcd[2] = cluster.etcd[2]._replace(id="777")
 
     monkeypatch.setattr(cluster.time, "sleep", replaced)
-    with pytest.raises(StepFailed, match="members changed during the step: 1001, 1002, 777") as caught:
+    step_to(cluster.process(S), "down")
+    assert_at(cluster, "etcd-only")
+    told = [event for event in cluster.api.events if event[2] == "RegradeMembersChanged"]
+    assert len(told) == 1
+    assert "1001, 1002, 777" in told[0][3]
+
+
+def test_a_server_that_another_process_stepped_meanwhile_is_not_stepped_once_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between the settling and the step the host's lock is free."""
+    cluster = Cluster()
+    server = cluster.process(S)
+    original = operations.step
+
+    def raced(*arguments: object) -> object:
+        monkeypatch.setattr(operations, "step", original)
+        step_to(cluster.process(S), "down", hold=False)
+        return original(*arguments)
+
+    monkeypatch.setattr(operations, "step", raced)
+    with pytest.raises(StepRefused, match="at control-plane, expected full"):
+        step_to(server, "control-plane")
+    assert_at(cluster, "control-plane")
+
+
+def test_a_step_that_was_decided_at_another_level_refuses() -> None:
+    cluster = Cluster()
+    step_to(cluster.process(S), "down", hold=False)
+    writes = len(cluster.api.writes)
+    with pytest.raises(StepRefused, match="at control-plane, expected full"):
+        step_to(cluster.process(S), "down", automatic=True, expected="full")
+    assert len(cluster.api.writes) == writes
+    assert step_to(cluster.process(S), "down", expected="control-plane")["level"] == "etcd-only"
+
+
+def test_a_journal_that_cannot_be_written_before_the_first_effect_takes_the_intent_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster()
+    host = cluster.hosts[S]
+    write = host.write
+
+    def full_disk(name: str, document: dict[str, object]) -> None:
+        if name == "journal" and document["phase"] == "effects":
+            raise RegradeError("journal.json cannot be written: No space left on device")
+        write(name, document)
+
+    monkeypatch.setattr(host, "write", full_disk)
+    with pytest.raises(StepRefused, match="No space left"):
         step_to(cluster.process(S), "down")
-    assert caught.value.left_open
+    assert_untouched(cluster)
+    assert_free(cluster)
 
 
 def test_no_step_begins_while_another_is_open() -> None:
@@ -789,6 +842,90 @@ def test_a_stopped_k3s_of_an_open_step_is_started_without_api_or_lease() -> None
         with pytest.raises(RegradeError):
             settle(cluster.process(S))
         assert host.stopped is ("journal" not in host.disk), "started only where a step of ours is open"
+
+
+def test_killed_between_the_record_and_the_restart_the_step_goes_on() -> None:
+    """k3s still runs the full process while the record says etcd-only: the level reads as full."""
+    cluster = at_level("control-plane")
+    host = cluster.hosts[S]
+    server = cluster.process(S)
+
+    def killed(call: str) -> None:
+        if host.record == "etcd-only":
+            raise Crash
+
+    cluster.api.faults.append(killed)
+    assert kill(server, "control-plane", "etcd-only")
+    cluster.api.faults.clear()
+    assert (host.running, host.record, host.restarts) == ("control-plane", "etcd-only", [])
+    assert host.current_level() == "full"
+    assert settle(cluster.process(S), automatic=True)["action"] == "resumed"
+    assert_at(cluster, "etcd-only")
+    assert_free(cluster)
+
+
+def test_a_step_abandoned_between_the_record_and_the_restart_gets_its_old_record_back() -> None:
+    cluster = at_level("control-plane")
+    host = cluster.hosts[S]
+    host.disk["journal"] = journal("control-plane", "etcd-only", "restart")
+    host.record = "etcd-only"
+    assert settle(cluster.process(S), automatic=True)["level"] == "control-plane"
+    assert host.restarts == []
+    assert_at(cluster, "control-plane")
+
+
+# ---- what fails after the last write
+
+
+@pytest.mark.parametrize(("level", "target"), [("full", "control-plane"), ("control-plane", "full")])
+def test_a_note_that_fails_after_the_last_write_undoes_nothing(level: str, target: str) -> None:
+    cluster = Cluster()
+    if level != "full":
+        step_to(cluster.process(S), level)
+    server = cluster.process(S)
+
+    def full_disk(_pairs: object) -> None:
+        raise RegradeError("last-step cannot be written: No space left on device")
+
+    step_to(server._replace(world=server.world._replace(note_step=full_disk)), target)
+    assert_at(cluster, target)
+    assert_free(cluster)
+    assert any("No space left" in line for line in cluster.hosts[S].logged)
+
+
+def test_a_journal_that_cannot_be_removed_after_the_last_write_is_closed_by_settle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster()
+    host = cluster.hosts[S]
+    step_to(cluster.process(S), "control-plane")
+
+    def read_only(name: str) -> None:
+        raise RegradeError(f"{name}.json cannot be removed: Read-only file system")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(host, "remove", read_only)
+        step_to(cluster.process(S), "full")
+    assert (host.running, host.record) == ("full", "full")
+    assert_free(cluster)
+    assert settle(cluster.process(S))["action"] == "closed"
+    assert_untouched(cluster)
+
+
+def test_a_note_that_fails_after_an_undo_leaves_nothing_open() -> None:
+    cluster = Cluster()
+    step_to(cluster.process(S), "down")
+    cluster.hosts[S].fail.append(apply_failed(began=False))
+    server = cluster.process(S)
+
+    def full_disk(_pairs: object) -> None:
+        raise RegradeError("last-step cannot be written: No space left on device")
+
+    with pytest.raises(StepFailed, match="was undone") as caught:
+        step_to(server._replace(world=server.world._replace(note_step=full_disk)), "down")
+    assert not caught.value.left_open
+    assert_at(cluster, "control-plane")
+    assert_free(cluster)
 
 
 # ---- settling what others left
