@@ -32,7 +32,7 @@ from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.ports i
     HostBusy,
     LevelUnknown,
     Missing,
-    StepRefused,
+    RegradeError,
     Unreachable,
 )
 
@@ -218,7 +218,10 @@ class Host:
     def current_level(self) -> str:
         if self.stopped or not self.running:
             raise LevelUnknown("k3s does not answer")
-        return self.running
+        if self.running == "etcd-only":
+            return "etcd-only"
+        # full and control-plane run the same k3s: only the record tells them apart
+        return "control-plane" if self.record == "control-plane" else "full"
 
     def apply_level(self, name: str) -> None:
         for fail in tuple(self.fail):
@@ -228,11 +231,11 @@ class Host:
         restart = "etcd-only" in (name, self.running) and (name != self.running or self.is_trapped)
         if restart and self.hooks:
             before = self.record
-            self.record = name
+            self.hooks.note({"container": "c1", "started_at": str(len(self.restarts))})
+            self.record = name  # a process killed from here on leaves a record that k3s does not run at
             try:
-                self.hooks.note({"container": "c1", "started_at": str(len(self.restarts))})
                 self.hooks.before_restart()
-            except StepRefused:
+            except RegradeError:
                 self.record = before
                 raise
             self.restarts.append(name)

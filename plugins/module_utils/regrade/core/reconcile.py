@@ -23,9 +23,10 @@ from typing import Dict, NamedTuple, Optional, Tuple
 from . import lease as leases
 from . import marks
 from .errors import ClusterError, LevelUnknown, RegradeError, StepFailed, StepRefused
-from .levels import ETCD_ONLY, FULL, STAY
+from .levels import CONTROL_PLANE, ETCD_ONLY, FULL, STAY
 from .model import Lease, Member, Node
 from .requests import (
+    Apply,
     CurrentLevel,
     Log,
     NewId,
@@ -56,6 +57,8 @@ from .step import (
     go_on,
     lock_patience,
     locked,
+    no_restart,
+    opened_note,
     step,
     tell,
     under_lease,
@@ -73,7 +76,7 @@ class Situation(NamedTuple):
     identity: str  # same, changed
     journal: str  # none, bare (nothing had begun), begun
     intent: str  # none, same (the journal's), other
-    running: str  # unknown, start, target (of the journal), or else the level's name
+    running: str  # unknown, start, target (of the journal; see `_as_start`), or else the level's name
     marks: str  # agree, differ (with the running level)
     trapped: str  # no, yes
     hold: str  # no, yes; a person who settles by hand is not held up
@@ -198,6 +201,9 @@ def _settle(plan: Plan, cure: bool) -> Steps[Settled]:
         outcome = yield from _keep_open(opened, under_lease(opened, go_on(opened, effects)))
         level, text = outcome.target, outcome.message
     elif row.action == CLOSE and opened:
+        if _as_start(opened, level):  # it was abandoned before its restart: the record is taken back too
+            yield Apply(opened.start, no_restart, opened_note(opened))
+            level = opened.start
         if level == FULL:
             yield RemoveState(IDENTITY)
         yield RemoveState(JOURNAL)
@@ -254,6 +260,8 @@ def situation(
         running = "unknown"
     elif opened and level in (opened.start, opened.target):
         running = "target" if level == opened.target else "start"
+    elif _as_start(opened, level):
+        running, level = "start", CONTROL_PLANE
     else:
         running = level
     return Situation(
@@ -265,6 +273,12 @@ def situation(
         trapped="yes" if trapped else "no",
         hold="yes" if automatic and marks.switch(node, marks.HOLD) else "no",
     )
+
+
+def _as_start(opened: Optional[Open], level: str) -> bool:
+    """Whether what reads as full is the start of a step from control-plane to etcd-only, cut off between its
+    record and its restart: both run the same k3s, and the record that tells them apart is etcd-only's."""
+    return bool(opened and level == FULL and (opened.start, opened.target) == (CONTROL_PLANE, ETCD_ONLY))
 
 
 def _level(opened: Optional[Open]) -> Steps[Tuple[str, str]]:

@@ -664,7 +664,7 @@ def undo(opened: Open, why: str, began: bool) -> Steps[None]:
     yield Log(f"undoing {opened.words}: {why}")
     try:
         if began:
-            yield Apply(opened.start, _no_restart, opened_note(opened))
+            yield Apply(opened.start, no_restart, opened_note(opened))
         yield from write_level(opened, opened.start, True, FINISH_SECONDS)
     except IntentGone as error:
         if began:
@@ -680,7 +680,7 @@ def undo(opened: Open, why: str, began: bool) -> Steps[None]:
     yield RemoveState(JOURNAL)
 
 
-def _no_restart() -> Steps[None]:
+def no_restart() -> Steps[None]:
     raise StepRefused("undoing a step restarts nothing")
     yield  # pragma: no cover  # what makes this a generator
 
