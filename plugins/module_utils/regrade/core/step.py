@@ -673,11 +673,23 @@ def undo(opened: Open, why: str, began: bool) -> Steps[None]:
         raise StepFailed(
             f"{opened.words} ({why}) is left open, as it could not be undone: {error}", True
         ) from None
-    if began:
-        yield from _note(opened, opened.start, "undone")
-    if opened.start == FULL:
-        yield RemoveState(IDENTITY)
-    yield RemoveState(JOURNAL)
+    yield from _close(opened, opened.start, "undone" if began else "")
+
+
+def _close(opened: Open, level: str, outcome: str) -> Steps[None]:
+    """After the last write: the note of the step (where there is an `outcome`) and its journal. The step has
+    ended on the Node, so nothing here may undo it; what is left over, the next settling closes."""
+    if outcome and opened.start != opened.target:
+        try:
+            yield from _note(opened, level, outcome)
+        except RegradeError as error:
+            yield Log(f"{opened.words} could not be noted: {error}")
+    for name in (IDENTITY, JOURNAL) if level == FULL else (JOURNAL,):
+        try:
+            yield RemoveState(name)
+        except RegradeError as error:
+            yield Log(f"{opened.words} has ended, but its {name} stays until the next settling: {error}")
+            return
 
 
 def no_restart() -> Steps[None]:
@@ -870,11 +882,7 @@ def _finish(opened: Open) -> Steps[None]:
             f"the level is reached, but its last write is not done: {error}", left_open=True
         ) from None
     yield from tell(node, "Normal", "Regraded", done_words(opened))
-    if opened.start != opened.target:
-        yield from _note(opened, opened.target, "done")
-    if opened.target == FULL:
-        yield RemoveState(IDENTITY)
-    yield RemoveState(JOURNAL)
+    yield from _close(opened, opened.target, "done")
 
 
 def tell(node: Node, kind: str, reason: str, message: str) -> Steps[None]:

@@ -8,7 +8,7 @@ Rules
    full), without end: it ends what is open and looks for the trap (a vote must not be lost in silence).
 3. One child at a time; a decision is taken only while none runs.
 4. The last step is what its note on disk says, whoever stepped: so a step by hand starts the cooldown too.
-5. A refusal is retried by `policy`; a step that failed without a note starts the cooldown all the same.
+5. A refusal is retried by `policy`; a step without a note starts the cooldown all the same.
 6. One line in the log for each change of verdict or reason, with the figures it was decided on.
 
 Light: the idle loop imports it. Time, files and processes are `app.watcher`.
@@ -141,9 +141,10 @@ def on_answer(
         watch = _failed(watch, verb, message, sample, settings)
     elif result != "done":  # refused, or it could not even begin: nothing was changed
         watch = watch._replace(state=policy.after_refusal(watch.state, now, message))
-    elif level in LEVELS and level != watch.state.level:
+    elif level in LEVELS and level != watch.state.level:  # a step without its note: the disk may be full
+        step = LastStep(sample.boottime, sample.boot_id, verb) if verb in (DOWN, UP) else None
         watch = watch._replace(
-            state=policy.after_step(watch.state, level, None, settings), was_below=level != FULL
+            state=policy.after_step(watch.state, level, step, settings), was_below=level != FULL
         )
     if verb == SETTLE:
         about = "" if result == "done" and answer.get("action") == "nothing" else message
