@@ -112,7 +112,9 @@ def _tell(error: RegradeError, as_json: bool, automatic: bool) -> int:
         from .core import pairs
 
         left_open = getattr(error, "left_open", False) or getattr(error, "began", False)
-        _out(pairs.dump({"result": kind, "left_open": str(left_open).lower(), "message": message}), end="")
+        level = getattr(error, "level", "")
+        told = {"result": kind, "left_open": str(left_open).lower(), "level": level, "message": message}
+        _out(pairs.dump(told), end="")
     elif as_json:
         import json
 
@@ -225,6 +227,14 @@ def _parse(words: list[str]) -> argparse.Namespace:
     )
     step.add_argument("where", choices=("down", "up", "to"))
     step.add_argument("level", nargs="?", choices=LEVELS)
+    step.add_argument(
+        "--from",
+        dest="expected",
+        choices=LEVELS,
+        default="",
+        metavar="LEVEL",
+        help="refuse where the server is at another level than this",
+    )
     step.add_argument("--check", action="store_true", help="say what would be done, write nothing")
     step.add_argument(
         "--no-hold",
@@ -278,7 +288,13 @@ def _run(options: argparse.Namespace) -> int:
     else:
         where = options.level or options.where
         stepped = operations.step_to(
-            server, where, options.automatic, not options.no_hold, options.wait, options.check
+            server,
+            where,
+            options.automatic,
+            not options.no_hold,
+            options.wait,
+            options.check,
+            options.expected,
         )
         _report(options, dict(stepped), stepped["message"])
     return DONE

@@ -173,6 +173,17 @@ def test_the_watchers_children_answer_in_pairs(cluster: Cluster, capsys: pytest.
     assert "server2 is not Ready" in answer["message"]
 
 
+def test_a_step_decided_at_another_level_is_3_and_tells_the_level(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, "step", "up", "--from", "control-plane", "--automatic")
+    assert (code, err) == (3, "")
+    answer = pairs.parse(out)
+    assert (answer["result"], answer["level"]) == ("refused", "full")
+    assert "is at full, expected control-plane" in answer["message"]
+    assert cluster.api.writes == []
+
+
 def test_still_over_at_the_lowest_level_is_one_event(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:

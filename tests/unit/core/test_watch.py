@@ -152,6 +152,34 @@ def test_a_refusal_is_told_once_a_try_and_starts_no_cooldown() -> None:
     assert run.told["blocked"] == "the Lease is held by server2/1"
 
 
+def test_a_step_decided_at_a_level_that_is_no_more_tells_the_level() -> None:
+    run = Run().at("full")
+    run.available = 100
+    run.go(70)
+    run.answer(result="refused", level="control-plane", message="server1 is at control-plane, expected full")
+    assert run.watch.state.level == "control-plane"
+    assert [verb for _at, verb in run.go(5)] == ["settle"]
+    assert run.told["cooldown_down"] == "0"
+
+
+def test_a_step_whose_note_did_not_come_starts_the_cooldown() -> None:
+    run = Run().at("full")
+    run.available = 100
+    run.go(70)
+    run.answer(result="done", level="control-plane", message="stepped", **{"from": "full"})
+    run.go(5)
+    assert run.told["cooldown_down"] == "115"
+
+
+def test_a_level_that_was_there_already_starts_no_cooldown() -> None:
+    run = Run().at("full")
+    run.available = 100
+    run.go(70)
+    run.answer(result="done", level="etcd-only", message="is there", **{"from": "etcd-only"})
+    run.go(5)
+    assert run.told["cooldown_down"] == "0"
+
+
 def test_a_failed_step_starts_the_cooldown_and_is_settled() -> None:
     run = Run().at("full")
     run.available = 100

@@ -13,7 +13,15 @@ from typing import Callable, Generator, List, NamedTuple, Optional, Tuple, TypeV
 from ..adapters import psi
 from ..core import gate, marks, reconcile, requests
 from ..core import lease as leases
-from ..core.errors import ClusterError, LevelUnknown, RegradeError, SettingsWrong, StepFailed, StepRefused
+from ..core.errors import (
+    ClusterError,
+    LevelMoved,
+    LevelUnknown,
+    RegradeError,
+    SettingsWrong,
+    StepFailed,
+    StepRefused,
+)
 from ..core.levels import DOWN, FULL, LEVELS, UP, above, below, direction
 from ..core.model import Node, NodeChange
 from ..core.step import JOURNAL, LOCK_SECONDS, SEEN, Plan, locked, step
@@ -74,10 +82,12 @@ def step_to(
     hold: bool = True,
     wait: float = 0.0,
     check: bool = False,
+    expected: str = "",
 ) -> StepReport:
     """Steps DOWN, UP, or to a level, one whole step at a time. Raises RegradeError.
 
-    `check` tells what would be done and writes nothing. Where a later step of several does not come about,
+    `check` tells what would be done and writes nothing. `expected` is the level it was decided at: refused
+    where the server is at another one, "" for any. Where a later step of several does not come about,
     the error names how far it went.
     """
     world = server.world
@@ -87,6 +97,8 @@ def step_to(
             raise StepRefused("a step of this server is still open; `regrade settle` ends it")
     else:
         start = _settled_level(server, automatic, wait)
+    if expected and start != expected:
+        raise LevelMoved(world.settings.node_name, start, expected)
     target = _target(start, where)
     moves = _moves(start, target)
     if not moves:
@@ -155,7 +167,7 @@ def _one(
     begun = clock.boottime()
     meter = None if automatic else Meter(server.world, at, goal)
     try:
-        done = server.run(step(server.plan(automatic, hold, wait), direction(at, goal)))
+        done = server.run(step(server.plan(automatic, hold, wait), direction(at, goal), at))
     finally:
         if meter:
             meter.end()

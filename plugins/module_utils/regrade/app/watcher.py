@@ -162,8 +162,14 @@ class Loop:
                 self._log.say(f"stopped: {command.text}")
                 return 2
             elif self._child is None:
-                self._child = Child((*VERBS[command.verb], *(("--json",) if self._log.as_json else ())))
+                self._child = Child(self._arguments(command.verb))
         return None
+
+    def _arguments(self, verb: str) -> tuple[str, ...]:
+        words = VERBS[verb]
+        if verb in (watch.DOWN, watch.UP):  # by the time it has the host's lock another may have stepped
+            words = (*words, "--from", self._watch.state.level)
+        return (*words, "--json") if self._log.as_json else words
 
     def _note_mark(self) -> tuple[int, int]:
         try:

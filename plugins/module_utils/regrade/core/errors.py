@@ -35,6 +35,16 @@ class StepRefused(RegradeError):
     """A check forbids the step; nothing was changed by the one who raises it."""
 
 
+class LevelMoved(StepRefused):
+    """The server is at another level (`level`) than the one the step was decided at."""
+
+    def __init__(self, node: str, level: str, expected: str) -> None:
+        super().__init__(
+            f"{node} is at {level}, expected {expected}: it was stepped meanwhile; decide anew"
+        )
+        self.level = level
+
+
 class HostBusy(StepRefused):
     """Another process of this host has the host's lock; the text names it."""
 

@@ -167,7 +167,7 @@ def settle(plan: Plan, cure: bool = True) -> Steps[Settled]:
     )
     if settled.action != CURE:
         return settled
-    outcome = yield from step(plan, STAY)  # a step of its own, with its own lock
+    outcome = yield from step(plan, STAY, settled.level)  # a step of its own, with its own lock
     return settled._replace(message=f"{settled.message}: {outcome.message}")
 
 

@@ -40,6 +40,7 @@ from .errors import (
     Conflict,
     Forbidden,
     HostBusy,
+    LevelMoved,
     LevelUnknown,
     Missing,
     RegradeError,
@@ -216,12 +217,13 @@ def locked(purpose: str, body: Steps[T], patience: float) -> Steps[T]:
     return (yield from always(body, free))
 
 
-def step(plan: Plan, move: str) -> Steps[Outcome]:
-    """One whole step, `move` DOWN, UP or STAY (the cure of the trap).
+def step(plan: Plan, move: str, expected: str) -> Steps[Outcome]:
+    """One whole step from `expected`, `move` DOWN, UP or STAY (the cure of the trap).
 
-    Raises StepRefused (nothing changed), StepFailed, LevelUnknown, ClusterError before anything began.
+    Refused where k3s runs at another level than the one it was decided at: who held the host's lock before
+    may have stepped. Raises StepRefused (nothing changed), StepFailed, LevelUnknown, ClusterError before anything began.
     """
-    return (yield from locked(f"a step {move} of {plan.node}", _step(plan, move), lock_patience(plan)))
+    return (yield from locked(f"a step {move} of {plan.node}", _step(plan, move, expected), lock_patience(plan)))
 
 
 def lock_patience(plan: Plan) -> float:
@@ -229,10 +231,12 @@ def lock_patience(plan: Plan) -> float:
     return 0.0 if plan.automatic else LOCK_SECONDS
 
 
-def _step(plan: Plan, move: str) -> Steps[Outcome]:
+def _step(plan: Plan, move: str, expected: str) -> Steps[Outcome]:
     if (yield ReadState(JOURNAL)):
         raise StepRefused("a step of this server is still open; `regrade settle` ends it")
     start: str = yield CurrentLevel()
+    if start != expected:
+        raise LevelMoved(plan.node, start, expected)
     target = start if move == STAY else below(start) if move == DOWN else above(start)
     if not target:
         raise StepRefused(f"{plan.node} is at {start} already: there is no level further {move}")

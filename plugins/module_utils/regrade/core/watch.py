@@ -141,8 +141,16 @@ def on_answer(
         watch = _failed(watch, verb, message, sample, settings)
     elif result != "done":  # refused, or it could not even begin: nothing was changed
         watch = watch._replace(state=policy.after_refusal(watch.state, now, message))
-    elif level in LEVELS and level != watch.state.level:  # a step without its note: the disk may be full
-        step = LastStep(sample.boottime, sample.boot_id, verb) if verb in (DOWN, UP) else None
+        if level in LEVELS:  # it was decided at a level that is no more
+            watch = watch._replace(
+                state=policy.after_step(watch.state, level, None, settings),
+                was_below=level != FULL,
+                settle_at=now,
+            )
+    elif level in LEVELS and level != watch.state.level:
+        # where it stepped, its note did not come: the disk may be full
+        stepped = verb in (DOWN, UP) and answer.get("from") != level
+        step = LastStep(sample.boottime, sample.boot_id, verb) if stepped else None
         watch = watch._replace(
             state=policy.after_step(watch.state, level, step, settings), was_below=level != FULL
         )
