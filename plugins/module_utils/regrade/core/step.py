@@ -309,10 +309,10 @@ def _act(opened: Open) -> Steps[Outcome]:
         yield from _still_ours(opened)
         yield from ask_gate(opened)
         yield from _not_lost(opened)
-    except (StepRefused, ClusterError) as error:
+        yield from _journal(opened, EFFECTS_BEGUN)
+    except RegradeError as error:
         yield from undo(opened, str(error), began=False)
         raise StepRefused(str(error)) from None
-    yield from _journal(opened, EFFECTS_BEGUN)
     return (yield from go_on(opened, EFFECTS[opened.start, opened.target]))
 
 
