@@ -18,6 +18,7 @@ from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.adapter
     kubernetes_api,
 )
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import settings as settings_of
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.ports import RegradeError
 
 from bed import Bed, Server
 
@@ -142,6 +143,6 @@ class Real:
         for server in self.servers:
             try:
                 return {member.name: member.id for member in self.actuator(server).members()}
-            except Exception:  # the next one is asked
+            except RegradeError:  # the next one is asked
                 continue
         raise AssertionError("no server lists etcd's members")
