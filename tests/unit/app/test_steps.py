@@ -624,7 +624,7 @@ def test_no_step_begins_while_another_is_open() -> None:
     cluster.hosts[S].disk["journal"] = journal("control-plane", "etcd-only", "effects")
     server = cluster.process(S)
     with pytest.raises(StepRefused, match="still open"):
-        server.run(step(server.plan(), "down"))
+        server.run(step(server.plan(), "down", "control-plane"))
     assert cluster.hosts[S].restarts == []
 
 
@@ -776,7 +776,7 @@ def at_level(level: str) -> Cluster:
 def kill(server: Server, level: str, target: str) -> bool:
     """One step, cut off where the server's process is to be killed."""
     try:
-        server.run(step(server.plan(), direction(level, target)))
+        server.run(step(server.plan(), direction(level, target), level))
     except Crash:
         return True
     return False
