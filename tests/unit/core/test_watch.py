@@ -34,6 +34,7 @@ class Run:
         self.available = 3000
         self.log: List[str] = []
         self.stopped = ""
+        self.journal = False  # whether a step of this server is open
 
     def _sample(self) -> Sample:
         stall = None if self.watch.missing else 0
@@ -44,6 +45,7 @@ class Run:
         spawned = []
         for _sample in range(int(seconds / 5)):
             self.now += 5
+            self.watch = watch.on_journal(self.watch, self.journal, self.now)
             self.watch, decision, commands = watch.on_sample(self.watch, self._sample(), SETTINGS)
             self.told = watch.notes(self.watch, decision, self._sample())
             spawned += [(self.now, verb) for verb in self._do(commands)]
@@ -91,6 +93,44 @@ def test_settling_is_tried_until_it_is_answered() -> None:
     assert [line for line in run.log if "restarting" in line] == [
         "settle: unknown: the container is restarting"
     ]
+
+
+def test_an_open_step_at_full_is_settled_soon_and_then_less_often() -> None:
+    """A step by hand that died: nobody else ends it."""
+    run = Run().at("full")
+    run.go(3600)
+    run.journal = True
+    times = []
+    for _try in range(5):
+        spawned = run.go(400)
+        assert [verb for _at, verb in spawned] == ["settle"]
+        times.append(spawned[0][0])
+        run.now = spawned[0][0]
+        run.answer(result="failed", message="the step stays open")
+    assert times[0] == 4605 + 5 + 30
+    assert [later - earlier for earlier, later in zip(times, times[1:])] == [30, 60, 120, 240]
+    run.go(400)
+    run.journal = False
+    run.answer(result="done", action="resumed", level="full", message="ended")
+    assert run.go(100000) == []
+
+
+def test_an_open_step_by_hand_that_goes_on_is_no_trouble() -> None:
+    run = Run().at("full")
+    run.journal = True
+    assert [verb for _at, verb in run.go(60)] == ["settle"]
+    run.answer(result="refused", message="this host is busy with a step down of server1, process 12")
+    run.go(5)
+    assert run.told["unhealthy"] == ""
+    run.journal = False
+    assert run.go(100000) == []
+
+
+def test_an_open_step_below_full_is_settled_before_its_time() -> None:
+    run = Run().at("etcd-only")
+    run.available = 500
+    run.journal = True
+    assert run.go(40) == [(1005.0 + 35, "settle")]
 
 
 def test_below_full_it_settles_regularly_without_end() -> None:

@@ -12,6 +12,7 @@ import os
 from ..core import pairs
 
 LAST_STEP = "last-step"  # in STATE_DIR, by whoever stepped
+JOURNAL = "journal.json"  # in STATE_DIR, of `state_files`: there while a step is open
 MEMORY = "watcher"  # in STATE_DIR, by the watcher: what it must remember over a restart
 
 

@@ -100,6 +100,7 @@ class Loop:
         self._child: Child | None = None
         self._note_path = os.path.join(settings.state_dir, pair_files.LAST_STEP)
         self._memory_path = os.path.join(settings.state_dir, pair_files.MEMORY)
+        self._journal_path = os.path.join(settings.state_dir, pair_files.JOURNAL)
         self._note_seen = self._note_mark()
         missing = psi.missing_pressure(settings.pressure_file)
         self._memory = pair_files.read(self._memory_path)
@@ -134,6 +135,8 @@ class Loop:
         if stopped is not None:
             return stopped
         sample = self._take()
+        if self._child is None:
+            self._watch = watch.on_journal(self._watch, self._journal_there(), sample.monotonic)
         self._watch, decision, commands = watch.on_sample(self._watch, sample, self._settings)
         self._notes.write(watch.notes(self._watch, decision, sample))
         return self._do(commands)
@@ -170,6 +173,13 @@ class Loop:
         if verb in (watch.DOWN, watch.UP):  # by the time it has the host's lock another may have stepped
             words = (*words, "--from", self._watch.state.level)
         return (*words, "--json") if self._log.as_json else words
+
+    def _journal_there(self) -> bool:
+        try:
+            os.stat(self._journal_path)
+        except OSError:
+            return False
+        return True
 
     def _note_mark(self) -> tuple[int, int]:
         try:

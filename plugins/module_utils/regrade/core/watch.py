@@ -5,7 +5,8 @@
 Rules
 1. At full, with the level known, nothing is asked of API or Docker: only samples are taken.
 2. `settle` is run at the start until it is answered, and regularly while below full (or not known to be at
-   full), without end: it ends what is open and looks for the trap (a vote must not be lost in silence).
+   full), without end: it ends what is open and looks for the trap (a vote must not be lost in silence). It
+   is run soon where a step is open that no child of ours runs: one by hand may have died.
 3. One child at a time; a decision is taken only while none runs.
 4. The last step is what its note on disk says, whoever stepped: so a step by hand starts the cooldown too.
 5. A refusal is retried by `policy`; a step without a note starts the cooldown all the same.
@@ -63,6 +64,7 @@ class Watch(NamedTuple):
     settle_at: float = 0.0
     settle_wait: float = 0.0
     trouble: str = ""  # what a person should look at
+    open: bool = False  # a step's journal is there while no child of ours runs
     was_below: bool = False  # the last level known was below full
     said: str = ""  # what the last decision in the log was about
     settled: str = ""  # what the last settling in the log was about, "" where all was well
@@ -101,6 +103,14 @@ def on_note(watch: Watch, noted: dict[str, str], settings: Settings) -> Watch:
         was_below=level != FULL,
         settle_at=0.0 if level != FULL and watch.state.level in ("", FULL) else watch.settle_at,
     )
+
+
+def on_journal(watch: Watch, present: bool, now: float) -> Watch:
+    """Whether a step of this server is open: where no child of ours runs it is another's, or left behind."""
+    if watch.busy or present == watch.open:
+        return watch
+    soon = min(watch.settle_at, now + FIRST_SETTLE_SECONDS) if present else watch.settle_at
+    return watch._replace(open=present, settle_at=soon)
 
 
 def on_sample(watch: Watch, sample: Sample, settings: Settings) -> tuple[Watch, Decision, Commands]:
@@ -169,7 +179,12 @@ def _settled(watch: Watch, result: str, level: str, message: str, now: float, se
             state = policy.after_step(state, level, None, settings)
         wait = settings.settle_seconds if level != FULL else float("inf")
         return watch._replace(
-            state=state, trouble="", settle_wait=0.0, settle_at=now + wait, was_below=level != FULL
+            state=state,
+            trouble="",
+            settle_wait=0.0,
+            settle_at=now + wait,
+            open=False,  # one that is there all the same is seen anew
+            was_below=level != FULL,
         )
     # not known, busy or open: no step is decided until it is settled; asked again without end
     wait = (
@@ -180,8 +195,9 @@ def _settled(watch: Watch, result: str, level: str, message: str, now: float, se
     if watch.was_below:
         wait = min(wait, settings.settle_seconds)
     known = watch.state.level if result == "refused" else ""
+    trouble = "" if known == FULL and watch.open else message  # a step by hand is under way
     return watch._replace(
-        state=watch.state._replace(level=known), trouble=message, settle_wait=wait, settle_at=now + wait
+        state=watch.state._replace(level=known), trouble=trouble, settle_wait=wait, settle_at=now + wait
     )
 
 
@@ -195,7 +211,7 @@ def _failed(watch: Watch, verb: str, message: str, sample: Sample, settings: Set
 
 
 def _settle_due(watch: Watch, now: float) -> bool:
-    return now >= watch.settle_at and (watch.state.level != FULL or bool(watch.trouble))
+    return now >= watch.settle_at and (watch.state.level != FULL or watch.open or bool(watch.trouble))
 
 
 def _without_figures(text: str) -> str:
@@ -265,6 +281,7 @@ __all__ = (
     "memory_of",
     "notes",
     "on_answer",
+    "on_journal",
     "on_note",
     "on_sample",
     "unhealthy",
