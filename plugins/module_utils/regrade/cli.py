@@ -51,6 +51,8 @@ def main(arguments: list[str] | None = None) -> int:
         options = _parse(words)
     except (UsageWrong, SettingsWrong) as error:
         return _tell(error, "--json" in words, "--automatic" in words)
+    except Exception as error:
+        return _tell_bug(error, None, False, False)
     try:
         return _run(options)
     except RegradeError as error:
@@ -67,19 +69,19 @@ def main(arguments: list[str] | None = None) -> int:
             options.json,
             options.automatic,
         )
-    except Exception as error:  # no traceback reaches a user
-        if options.verbose:
-            import traceback
+    except Exception as error:
+        return _tell_bug(error, options.verbose, options.json, options.automatic)
 
-            sys.stderr.write(traceback.format_exc())
-        place = _place(error)
-        return _tell(
-            StepFailed(
-                f"{type(error).__name__} at {place}: {error}; this is a bug, --verbose shows more", False
-            ),
-            options.json,
-            options.automatic,
-        )
+
+def _tell_bug(error: Exception, verbose: bool | None, as_json: bool, automatic: bool) -> int:
+    """In one line: no traceback reaches a user. `verbose` None: the verb has no such option."""
+    if verbose:
+        import traceback
+
+        sys.stderr.write(traceback.format_exc())
+    more = ", --verbose shows more" if verbose is False else ""
+    text = f"{type(error).__name__} at {_place(error)}: {error}; this is a bug{more}"
+    return _tell(StepFailed(text, False), as_json, automatic)
 
 
 def _place(error: BaseException) -> str:

@@ -71,6 +71,22 @@ def test_the_lock_ends_with_its_process(tmp_path: Path) -> None:
     FileLock(path).acquire("mine")
 
 
+def test_a_full_disk_does_not_keep_the_lock_from_being_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_arguments: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    held = FileLock(str(tmp_path / "lock"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        held.acquire("mine")
+    with pytest.raises(HostBusy, match="another process"):
+        FileLock(str(tmp_path / "lock")).acquire("another")
+    held.release()
+    FileLock(str(tmp_path / "lock")).acquire("another")
+
+
 def test_a_lock_that_cannot_be_opened_refuses(tmp_path: Path) -> None:
     with pytest.raises(StepRefused, match="LOCK_FILE="):
         FileLock(str(tmp_path / "none" / "lock")).acquire("mine")

@@ -12,6 +12,7 @@ from typing import Any, Dict, Tuple
 
 import pytest
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade import cli
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.app import watcher
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import pairs
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.model import Lease
 from ansible_collections.exadev.k3s_regrade.tests.simulation.world import Cluster
@@ -158,6 +159,18 @@ def test_a_bug_is_one_line_with_its_place(
     code, _out, err = run(capsys, "settle")
     assert code == 4
     assert re.search(r"KeyError at test_cli.py:\d+: 'surprise'; this is a bug", err)
+
+
+def test_a_bug_of_the_watcher_is_one_line_too(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_arguments: object) -> int:
+        raise KeyError("surprise")
+
+    monkeypatch.setattr(watcher, "main", broken)
+    code, out, err = run(capsys, "watch")
+    assert (code, out) == (4, "")
+    assert re.search(r"KeyError at test_cli.py:\d+: 'surprise'", err)
 
 
 def test_the_watchers_children_answer_in_pairs(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,8 +15,10 @@ from typing import Callable, Dict, Iterator, List
 
 import pytest
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade import cli
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.adapters.state_files import StateFiles
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.app import log_lines, watcher_notes
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.settings import load
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.step import JOURNAL
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -31,6 +33,8 @@ ALLOWED = {
 
 class Watcher:
     """A watcher in a process of its own, whose children are a shell script of the test's."""
+
+    CODE = ""  # Python that runs before it
 
     def __init__(self, folder: Path, child: str, *options: str) -> None:
         self.folder = folder
@@ -47,7 +51,7 @@ class Watcher:
             "COOLDOWN_UP_SECONDS": "4", "SETTLE_SECONDS": "5",
         }  # fmt: skip
         code = (
-            "import sys; from regrade import cli; from regrade.app import watcher; "
+            f"{self.CODE}import sys; from regrade import cli; from regrade.app import watcher; "
             f"watcher.COMMAND = (); sys.executable = {str(script)!r}; "
             f"raise SystemExit(cli.main({['watch', *options]!r}))"
         )
@@ -200,6 +204,53 @@ def test_a_note_of_a_step_by_hand_is_seen(start: Callable[..., Watcher], tmp_pat
     )
     os.rename(note.with_suffix(".new"), note)
     one.until(lambda: float(one.notes()["cooldown_up"]) > 0)
+
+
+def test_a_step_by_hand_that_died_at_full_is_settled(start: Callable[..., Watcher], tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Watcher, "CODE", "from regrade.core import watch; watch.FIRST_SETTLE_SECONDS = 1.0; ")
+        one = start(WELL)
+    one.until(lambda: one.notes().get("level") == "full")
+    store = StateFiles(str(tmp_path / "state"))
+    store.write(JOURNAL, {"phase": "effects"})
+    one.until(lambda: len(one.asked()) > 1)
+    store.remove(JOURNAL)
+    one.stop()
+    assert set(one.asked()) == {"settle --automatic"}
+
+
+def test_where_no_process_can_be_started_it_tries_again(start: Callable[..., Watcher]) -> None:
+    """EAGAIN and ENOMEM are to be expected where memory is short."""
+    broken = (
+        "import os; spawn = os.posix_spawn; tried = []\n"
+        "def none(*given, **named):\n"
+        "    if tried: return spawn(*given, **named)\n"
+        "    tried.append(1); raise BlockingIOError(11, 'Resource temporarily unavailable')\n"
+        "os.posix_spawn = none\n"
+        "from regrade.core import watch; watch.FIRST_SETTLE_SECONDS = 1.0\n"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Watcher, "CODE", broken)
+        one = start(WELL)
+    one.until(lambda: one.notes().get("level") == "full")
+    log = one.stop()
+    assert "settle: unknown: no process could be started: Resource temporarily unavailable" in log
+    assert "Traceback" not in log
+
+
+def test_notes_that_cannot_be_written_do_not_end_it(start: Callable[..., Watcher]) -> None:
+    broken = (
+        "import os\n"
+        "def full(*given): raise OSError(28, 'No space left on device')\n"
+        "os.pwrite = full\n"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Watcher, "CODE", broken)
+        one = start(WELL)
+    one.until(lambda: bool(one.asked()))
+    time.sleep(1.5)
+    assert one.process.poll() is None
+    assert "Traceback" not in one.stop()
 
 
 def test_memory_that_cannot_be_read_is_told_before_it_begins(

@@ -7,6 +7,7 @@ No decision belongs here. The watcher's own notes are `pair_files`, which needs 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -99,12 +100,16 @@ class FileLock:
                 f"this host is busy with {holder or 'another process'} (lock {self._path}); "
                 "try again when that has ended"
             ) from None
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"{' '.join(purpose.split())}, process {os.getpid()}\n".encode())
         self._descriptor = descriptor
+        try:
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, f"{' '.join(purpose.split())}, process {os.getpid()}\n".encode())
+        except OSError:
+            return  # who holds it is words for others: the lock holds without them
 
     def release(self) -> None:
         if self._descriptor >= 0:
-            os.ftruncate(self._descriptor, 0)
+            with contextlib.suppress(OSError):  # as above
+                os.ftruncate(self._descriptor, 0)
             os.close(self._descriptor)
             self._descriptor = -1

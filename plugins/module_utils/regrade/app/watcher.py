@@ -51,10 +51,11 @@ class Log:
 
 
 class Child:
-    """One `regrade` process; its answer is KEY=VALUE lines on its stdout."""
+    """One `regrade` process; its answer is KEY=VALUE lines on its stdout. Raises OSError."""
 
     def __init__(self, arguments: tuple[str, ...]) -> None:
         reader, writer = os.pipe()
+        self.pid = 0
         try:
             self.pid = os.posix_spawn(
                 sys.executable,
@@ -65,6 +66,8 @@ class Child:
             )
         finally:
             os.close(writer)
+            if not self.pid:
+                os.close(reader)
         self._reader = reader
         self.started = time.clock_gettime(time.CLOCK_MONOTONIC)
 
@@ -153,6 +156,9 @@ class Loop:
             return None
         self._child = None
         self._look_at_note()
+        return self._answered(answer)
+
+    def _answered(self, answer: dict[str, str]) -> int | None:
         self._watch, commands = watch.on_answer(self._watch, answer, self._take(), self._settings)
         return self._do(commands)
 
@@ -165,7 +171,15 @@ class Loop:
                 self._log.say(f"stopped: {command.text}")
                 return 2
             elif self._child is None:
-                self._child = Child(self._arguments(command.verb))
+                try:
+                    self._child = Child(self._arguments(command.verb))
+                except OSError as error:  # EAGAIN, ENOMEM: where memory is short they are to be expected
+                    return self._answered(
+                        {
+                            "result": "unknown",
+                            "message": f"no process could be started: {os.strerror(error.errno or 0)}",
+                        }
+                    )
         return None
 
     def _arguments(self, verb: str) -> tuple[str, ...]:

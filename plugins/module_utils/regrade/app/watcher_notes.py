@@ -35,7 +35,11 @@ class Notes:
         os.ftruncate(self._descriptor, SIZE)
 
     def write(self, values: dict[str, str]) -> None:
-        os.pwrite(self._descriptor, pairs.dump(values).encode()[: SIZE - 1].ljust(SIZE, b"\n"), 0)
+        """A disk that is full must not end what keeps a vote: `health` then tells that it is silent."""
+        try:
+            os.pwrite(self._descriptor, pairs.dump(values).encode()[: SIZE - 1].ljust(SIZE, b"\n"), 0)
+        except OSError:
+            return
 
 
 def read(settings: Settings) -> dict[str, str]:
