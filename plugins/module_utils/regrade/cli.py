@@ -342,7 +342,7 @@ def _compose(settings: Settings, options: argparse.Namespace) -> Server:
 
     hooks = Hooks()
     cluster = KubernetesCluster(settings)
-    actuator = DockerActuator(settings, cluster, hooks)
+    actuator = DockerActuator(settings, cluster, hooks, hooks.known)
     store = StateFiles(settings.state_dir)
     world = World(
         settings=settings,

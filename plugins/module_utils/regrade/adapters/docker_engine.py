@@ -20,7 +20,7 @@ from __future__ import annotations
 import secrets
 import shlex
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Callable, NamedTuple
 
 from ..core.levels import CONTROL_PLANE, ETCD_ONLY, FULL, LEVELS
 from ..core.model import Lease, Member
@@ -82,10 +82,18 @@ class _Before(NamedTuple):
 class DockerActuator:
     """Built for one step or one look; `hooks` are the step's, None where nothing is to be applied."""
 
-    def __init__(self, settings: Settings, cluster: Cluster, hooks: StepHooks | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        cluster: Cluster,
+        hooks: StepHooks | None = None,
+        known: Callable[[], dict[str, str]] = dict,
+    ) -> None:
+        """`known` gives what was noted of the step so far, also by a process before this one."""
         self._settings = settings
         self._cluster = cluster
         self._hooks = hooks
+        self._known = known
         self._engine = Engine(settings.docker_host, settings.container, settings.call_timeout_seconds)
         self._server_of: _Server | None = None
         self._began = False  # whether this apply_level may have begun a restart
@@ -123,8 +131,14 @@ class DockerActuator:
             else:
                 if old != (record.text_for(name, self._port()) or None) or not self._linked(server, old):
                     self._write_record(server, name)
-                if name != ETCD_ONLY and booted:
-                    self._await_agent("", time.monotonic() + self._settings.boot_timeout_seconds)
+                # Where a process before this one asked for the restart, nobody has seen yet that it is good.
+                known = self._known()
+                resumed = known.get("restart") == "asked"
+                end = time.monotonic() + self._settings.boot_timeout_seconds
+                if resumed:
+                    self._await_etcd(end)
+                if name != ETCD_ONLY and (booted or resumed):
+                    self._await_agent(known.get("heartbeat", "") if resumed else "", end)
             if name == ETCD_ONLY:
                 self._cure(server, self._hooks)
         except (EngineError, LevelUnknown, record.RecordRefused) as error:
@@ -604,6 +618,12 @@ class DockerActuator:
             if time.monotonic() >= end:
                 raise ApplyFailed(f"etcd serves, but {why}", began=True)
             time.sleep(DATABASE_PAUSE_SECONDS)
+
+    def _await_etcd(self, end: float) -> None:
+        while not self.healthy():
+            if time.monotonic() >= end:
+                raise ApplyFailed("k3s runs, but etcd is not healthy", began=True)
+            time.sleep(POLL_SECONDS)
 
     def _await_agent(self, heartbeat: str, end: float) -> None:
         """The Node is Ready on a heartbeat other than `heartbeat`."""

@@ -66,6 +66,10 @@ class Hooks:
     def unbind(self) -> None:
         self._drive = self._apply = None
 
+    def known(self) -> Dict[str, str]:
+        """What was noted of the step so far, also by a process before this one."""
+        return self._apply.facts if self._apply else {}
+
     def before_restart(self) -> None:
         if self._drive is None or self._apply is None:
             raise StepRefused("a restart was asked for outside a step: this is a bug, nothing was restarted")

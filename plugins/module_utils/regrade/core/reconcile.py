@@ -202,7 +202,7 @@ def _settle(plan: Plan, cure: bool) -> Steps[Settled]:
         level, text = outcome.target, outcome.message
     elif row.action == CLOSE and opened:
         if _as_start(opened, level):  # it was abandoned before its restart: the record is taken back too
-            yield Apply(opened.start, no_restart, opened_note(opened))
+            yield Apply(opened.start, no_restart, opened_note(opened), {})
             level = opened.start
         if level == FULL:
             yield RemoveState(IDENTITY)

@@ -77,6 +77,7 @@ class Apply(NamedTuple):  # -> None; ApplyFailed, StepRefused
         [], Generator[Any, Any, None]
     ]  # run where the actuator asks; StepRefused forbids
     note: Callable[[Dict[str, str]], Generator[Any, Any, None]]
+    facts: Dict[str, str]  # noted so far, by whichever process had the step; `restart: asked` once it was
 
 
 class Preflight(NamedTuple):  # -> None; RegradeError where the platform would deny the step

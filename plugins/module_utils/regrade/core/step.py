@@ -669,7 +669,7 @@ def undo(opened: Open, why: str, began: bool) -> Steps[None]:
     yield Log(f"undoing {opened.words}: {why}")
     try:
         if began:
-            yield Apply(opened.start, no_restart, opened_note(opened))
+            yield Apply(opened.start, no_restart, opened_note(opened), {})
         yield from write_level(opened, opened.start, True, FINISH_SECONDS)
     except IntentGone as error:
         if began:
@@ -818,6 +818,7 @@ def _apply(opened: Open) -> Steps[None]:
             except ClusterError as error:
                 raise StepRefused(f"the Lease cannot be read: {error}") from None
         yield from ask_gate(opened, restart=True)
+        opened.facts["restart"] = "asked"
         try:
             yield from _journal(opened, RESTART)
         except RegradeError as error:
@@ -827,7 +828,7 @@ def _apply(opened: Open) -> Steps[None]:
     for attempt in range(APPLY_TRIES):
         before = opened.restarted
         try:
-            yield Apply(opened.target, before_restart, opened_note(opened))
+            yield Apply(opened.target, before_restart, opened_note(opened), dict(opened.facts))
             return
         except RegradeError as error:
             began = isinstance(error, ApplyFailed) and error.began
