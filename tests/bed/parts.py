@@ -153,7 +153,7 @@ class Part:
                     text = line.rstrip()
                     if echo:
                         say(text)
-                    elif text:
+                    if text:
                         tail.append(text)
                         self._doing = describe(text)[:120] or self._doing
                 code = child.wait()

@@ -103,7 +103,8 @@ class Real:
         for namespace in ("kube-system", "kube-node-lease", "default"):
             self.bed.kubectl("-n", namespace, "delete", "rolebinding,role", NAME, "--ignore-not-found")
         self.bed.kubectl("-n", "kube-system", "delete", "lease", NAME, "--ignore-not-found")
-        self.bed.kubectl("delete", "namespace", NAME, "--ignore-not-found", "--wait=false")
+        # Waited for: a run that follows at once would make its accounts in a namespace that is ending.
+        self.bed.kubectl("delete", "namespace", NAME, "--ignore-not-found", timeout=120)
 
     def _kubeconfig(self, server: Server) -> None:
         end = time.monotonic() + 60

@@ -133,16 +133,6 @@ def _problem(check: Check) -> tuple[Optional[str], str]:
     return None, output
 
 
-def shown(how_far: Callable[[str], str]) -> Callable[[str], str]:
-    """Shows each line as it comes, and keeps what it tells of how far the part is for the signs of life."""
-
-    def show(line: str) -> str:
-        say(line)
-        return how_far(line)
-
-    return show
-
-
 def pytest_progress(line: str) -> str:
     """How far pytest is, from the end of its lines of dots; "" where a line does not tell."""
     found = re.search(r"\[ *(\d+%)\]$", line)
@@ -188,7 +178,8 @@ def pytest(name: str, folder: Path, *options: str, timeout: float = 600) -> Outc
                 cwd=ROOT,
                 env=dotvenv.environment(),
                 timeout=timeout,
-                describe=shown(pytest_progress),
+                echo=True,
+                describe=pytest_progress,
             )
     except Failed as error:
         problem = str(error)

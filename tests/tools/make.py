@@ -194,7 +194,8 @@ def scenario(name: str, *arguments: str) -> Outcome:
                 cwd=ROOT,
                 env=env,
                 timeout=SCENARIO_SECONDS,
-                describe=checks.shown(checks.molecule_progress()),
+                echo=True,
+                describe=checks.molecule_progress(),
             )
 
     return timed(f"molecule {name}", run)

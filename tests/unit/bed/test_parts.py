@@ -65,3 +65,10 @@ def test_a_command_that_takes_too_long_is_ended(capsys: pytest.CaptureFixture[st
 def test_a_command_that_is_not_there_is_said() -> None:
     with pytest.raises(Failed, match="no-such-command could not be started"), Part("bake") as part:
         part.run(["no-such-command"])
+
+
+def test_what_is_echoed_also_tells_how_far_the_part_is(capsys: pytest.CaptureFixture[str]) -> None:
+    with parts.Part("echoing") as part:
+        part.run(["echo", "half"], echo=True, describe=lambda line: f"at {line}")
+        assert part._doing == "at half"
+    assert "half\n" in capsys.readouterr().out

@@ -116,11 +116,6 @@ def test_molecule_says_how_far_it_is() -> None:
     assert told == ["", "converge", "converge: Turn regrading on", "", "verify", "verify: 42% of the tests"]
 
 
-def test_what_a_part_shows_is_shown_and_kept(capsys: pytest.CaptureFixture[str]) -> None:
-    assert checks.shown(checks.pytest_progress)("..   [ 50%]") == "50% of the tests"
-    assert capsys.readouterr().out == "..   [ 50%]\n"
-
-
 def test_every_test_that_a_requirement_names_is_in_the_tree_in_the_file_it_names() -> None:
     table = (ROOT / "docs" / "requirements.md").read_text(encoding="utf-8")
     tests = {
