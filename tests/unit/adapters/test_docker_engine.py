@@ -104,13 +104,20 @@ class World:
         }
         self.patience = 30.0  # of a boot and of the trap's cure; SHORT where it must run out
 
-    def actuator(self, **given: str) -> docker_engine.DockerActuator:
+    def actuator(
+        self, known: dict[str, str] | None = None, **given: str
+    ) -> docker_engine.DockerActuator:
         lines = "\n".join(f"{key}={value}" for key, value in {**self.given, **given}.items())
         loaded = settings_of.load(lines, {})._replace(
             boot_timeout_seconds=self.patience, trap_wait_seconds=self.patience
         )
         # The cluster here answers what an actuator asks, and no more.
-        return docker_engine.DockerActuator(loaded, self.cluster, self.hooks)  # type: ignore[arg-type]
+        return docker_engine.DockerActuator(
+            loaded,
+            self.cluster,  # type: ignore[arg-type]
+            self.hooks,
+            lambda: known or {},
+        )
 
     def at(self, level: str) -> None:
         """Put the server at a level, as after a step."""
@@ -352,6 +359,31 @@ def test_the_level_is_not_reached_on_the_heartbeat_from_before(world: World) -> 
     assert caught.value.began is True
 
 
+def test_a_resumed_step_up_waits_for_etcd_and_for_a_new_heartbeat(world: World) -> None:
+    """A process before this one asked for the restart: that k3s is good was seen by nobody."""
+    world.at("control-plane")
+    known = {"restart": "asked", "heartbeat": "10:00:02"}
+    world.cluster.node_after = [
+        NODE._replace(ready_heartbeat="10:00:02"),
+        NODE._replace(ready=None, ready_heartbeat="10:00:09"),
+        NODE._replace(ready_heartbeat="10:00:09"),
+    ]
+    world.actuator(known=known).apply_level("control-plane")
+    assert len(world.cluster.node_after) == 1 and world.restarts() == 0
+
+    world.patience = SHORT
+    world.cluster.node_after = [NODE._replace(ready_heartbeat="10:00:02")]
+    with pytest.raises(ports.ApplyFailed, match="Ready only on its heartbeat from before") as caught:
+        world.actuator(known=known).apply_level("control-plane")
+    assert caught.value.began is True
+
+    world.k3s.health = '{"health":"false"}'
+    for level in ("control-plane", "etcd-only"):
+        world.at(level)
+        with pytest.raises(ports.ApplyFailed, match="etcd is not healthy"):
+            world.actuator(known=known).apply_level(level)
+
+
 def test_nothing_is_restarted_while_the_node_cannot_be_read(world: World) -> None:
     world.at("etcd-only")
     world.cluster.fails = ports.Unreachable("no API server answered")
@@ -492,6 +524,18 @@ def test_40_a_crash_loop_gets_the_old_record_back_and_one_start(
     assert world.actuator().recorded_level() == old
     world.actuator().apply_level(old)
     assert world.recorded() == (record.text_for(old, 0) or None)
+
+
+def test_40_a_resumed_step_puts_back_the_record_from_before_the_step(world: World) -> None:
+    """The process before this one wrote the record and died before the restart."""
+    world.at("etcd-only")
+    Path(world.place.path).write_text(record.text_for("control-plane", 0))
+    world.k3s.dies_at = {"full"}
+    with pytest.raises(ports.ApplyFailed, match="runs at etcd-only again") as caught:
+        world.actuator(known={"record_before": "etcd-only"}).apply_level("control-plane")
+    assert caught.value.back is True
+    assert world.recorded() == record.text_for("etcd-only", world.moved)
+    assert world.hooks.facts[0]["record_before"] == "etcd-only"
 
 
 def test_40_a_crash_loop_at_the_old_level_too_leaves_the_step_open(world: World) -> None:

@@ -521,6 +521,30 @@ def test_automatic_refusals_look_before_they_cost_anything(monkeypatch: pytest.M
     assert asked == []
 
 
+def test_the_actuator_of_a_resumed_step_is_told_what_was_noted_before() -> None:
+    cluster = Cluster()
+    step_to(cluster.process(S), "down")
+    host = cluster.hosts[S]
+    server = cluster.process(S)
+    assert server.hooks.known() == {}, "outside a step"
+    known: List[dict[str, str]] = []
+
+    def look(_level: str) -> None:
+        known.append(dict(host.hooks.known() if host.hooks else {}))
+
+    host.fail.append(look)
+
+    def killed_later(call: str) -> None:
+        if host.restarts:
+            raise Crash
+
+    cluster.api.faults.append(killed_later)
+    assert kill(server, "control-plane", "etcd-only")
+    cluster.api.faults.clear()
+    settle(cluster.process(S))
+    assert known == [{}, {"container": "c1", "started_at": "0", "restart": "asked"}]
+
+
 def test_a_restart_that_began_is_asked_again_rather_than_undone() -> None:
     cluster = Cluster()
     step_to(cluster.process(S), "down")
