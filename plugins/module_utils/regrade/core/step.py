@@ -668,7 +668,7 @@ def undo(opened: Open, why: str, began: bool) -> Steps[None]:
     """
     yield Log(f"undoing {opened.words}: {why}")
     try:
-        if began:
+        if began and opened.start != opened.target:  # at the same level to apply would be to cure again
             yield Apply(opened.start, no_restart, opened_note(opened), {})
         yield from write_level(opened, opened.start, True, FINISH_SECONDS)
     except IntentGone as error:
