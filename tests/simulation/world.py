@@ -201,6 +201,7 @@ class Host:
         self.record = "full"
         self.stopped = False
         self.is_trapped = False
+        self.incurable = False  # a restart at etcd-only ends behind its own address, each time
         self.disk: Dict[str, Dict[str, object]] = {}
         self.noted: Dict[str, str] = {}
         self.locked = ""
@@ -228,21 +229,29 @@ class Host:
             fail(name)
         if self.stopped:
             self.start_stopped()
-        restart = "etcd-only" in (name, self.running) and (name != self.running or self.is_trapped)
-        if restart and self.hooks:
-            before = self.record
-            self.hooks.note({"container": "c1", "started_at": str(len(self.restarts))})
-            self.record = name  # a process killed from here on leaves a record that k3s does not run at
-            try:
-                self.hooks.before_restart()
-            except RegradeError:
-                self.record = before
-                raise
-            self.restarts.append(name)
-            self.lease_at_restart.append(self.api.lease.holder if self.api.lease else "")
-            self.is_trapped = False
-            self.api.time.sleep(5)
+        if "etcd-only" in (name, self.running) and name != self.running:
+            self._restart(name)
         self.record = self.running = name
+        if name == "etcd-only" and self.is_trapped:
+            self._restart(name)
+            if self.is_trapped:
+                raise ApplyFailed("k3s at etcd-only is still locked behind its own address", True, stuck=True)
+
+    def _restart(self, name: str) -> None:
+        if self.hooks is None:
+            return
+        before = self.record
+        self.hooks.note({"container": "c1", "started_at": str(len(self.restarts))})
+        self.record = name  # a process killed from here on leaves a record that k3s does not run at
+        try:
+            self.hooks.before_restart()
+        except RegradeError:
+            self.record = before
+            raise
+        self.restarts.append(name)
+        self.lease_at_restart.append(self.api.lease.holder if self.api.lease else "")
+        self.is_trapped = self.incurable and name == "etcd-only"
+        self.api.time.sleep(5)
 
     # VoteKeeper
 

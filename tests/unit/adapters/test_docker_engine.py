@@ -731,6 +731,23 @@ def test_a_cure_that_does_not_help_is_tried_once(world: World) -> None:
     with pytest.raises(ports.ApplyFailed, match=r"still locked.*ETCD_ONLY_HTTPS_PORT") as caught:
         world.actuator(ETCD_ONLY_HTTPS_PORT="0").apply_level("etcd-only")
     assert caught.value.began is True and world.restarts() == 2
+    assert caught.value.stuck is True
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        'error: Get "https://127.0.0.1:6444/readyz": net/http: TLS handshake timeout',
+        "sh: kubectl: Cannot allocate memory",
+        "",
+    ],
+)
+def test_a_kubectl_that_fails_is_no_trap(world: World, said: str) -> None:
+    world.k3s.trapped_boots = 1
+    world.at("etcd-only")
+    (world.k3s.folder / "answers" / "6444_readyz").write_text(said)
+    with pytest.raises(ports.LevelUnknown, match="cannot be told"):
+        world.actuator().trapped()
 
 
 # --- etcd ---

@@ -1068,6 +1068,64 @@ def test_a_trap_found_later_is_cured_by_a_step_of_its_own() -> None:
     assert_free(cluster)
 
 
+def test_a_cure_that_is_refused_is_not_looked_for_again_while_it_is_undone() -> None:
+    cluster = Cluster()
+    step_to(cluster.process(S), "etcd-only", hold=False)
+    host = cluster.hosts[S]
+    host.is_trapped = True
+
+    def falls(_level: str) -> None:
+        cluster.api.set_node("server2", ready=None)
+
+    host.fail.append(falls)
+    with pytest.raises(StepFailed, match="undone: ready: server2 is not Ready") as caught:
+        settle(cluster.process(S), automatic=True)
+    assert not caught.value.left_open
+    assert host.restarts == ["etcd-only"]
+    assert_at(cluster, "etcd-only")
+    assert_free(cluster)
+
+
+def test_a_cure_that_does_not_help_ends_failed_and_is_not_tried_again_soon() -> None:
+    cluster = Cluster()
+    step_to(cluster.process(S), "etcd-only", hold=False)
+    host = cluster.hosts[S]
+    host.is_trapped = host.incurable = True
+    with pytest.raises(StepFailed, match="still locked behind its own address") as caught:
+        settle(cluster.process(S), automatic=True)
+    assert not caught.value.left_open
+    assert host.restarts == ["etcd-only"] * 2
+    assert_at(cluster, "etcd-only")
+    assert_free(cluster)
+    for _round in range(3):
+        with pytest.raises(StepRefused, match="a restart did not cure it"):
+            settle(cluster.process(S), automatic=True)
+    assert host.restarts == ["etcd-only"] * 2
+    cluster.time.sleep(4000)
+    with pytest.raises(StepFailed):
+        settle(cluster.process(S), automatic=True)
+    assert host.restarts == ["etcd-only"] * 3
+    host.incurable = False
+    assert settle(cluster.process(S))["action"] == "cured", "a person does not wait"
+    assert_at(cluster, "etcd-only")
+
+
+def test_a_step_into_a_trap_that_no_restart_cures_ends_at_its_level_and_says_so() -> None:
+    cluster = Cluster()
+    step_to(cluster.process(S), "control-plane", hold=False)
+    host = cluster.hosts[S]
+    host.incurable = True
+    with pytest.raises(StepFailed, match="still locked behind its own address") as caught:
+        step_to(cluster.process(S), "down", automatic=True)
+    assert not caught.value.left_open
+    assert host.restarts == ["etcd-only"] * 2
+    assert (host.noted["level"], host.noted["outcome"]) == ("etcd-only", "done")
+    assert_at(cluster, "etcd-only")
+    assert_free(cluster)
+    step_to(cluster.process(S), "up")
+    assert_at(cluster, "control-plane")
+
+
 def test_a_step_up_of_a_trapped_server_restarts_it_once() -> None:
     cluster = Cluster()
     step_to(cluster.process(S), "etcd-only")

@@ -42,6 +42,7 @@ DATABASE_SECONDS = 10.0  # kubectl in the container, 4 s of it for the request
 DATABASE_PAUSE_SECONDS = 5.0  # kubectl takes 22 MiB for a moment: not every second
 BALANCER_PATIENCE_SECONDS = 20.0  # 6444 says 503 for some seconds at every boot (measured)
 BALANCER_PAUSE_SECONDS = 8.0  # between looks through kubectl
+DISABLED = "apiserver disabled"  # what k3s at etcd-only says, with 503
 CRASHES = 2  # restarts nobody asked for, before the level was reached
 REFUSED_POLICIES = ("", "no", "on-failure")
 
@@ -389,7 +390,7 @@ class DockerActuator:
         if server.api_port in ports and not {probe.KUBELET_PORT, probe.SCHEDULER_PORT} & ports:
             # Booting towards full looks the same here; only the server's own words tell.
             said = self._raw(server.api_port, "/readyz")
-            if "apiserver disabled" in said:
+            if DISABLED in said:
                 return ETCD_ONLY
         raise LevelUnknown(
             f"k3s in container {self._settings.container} is booting ({since}): listening on "
@@ -696,7 +697,11 @@ class DockerActuator:
     # --- the own-address trap ---
 
     def _trapped(self, server: _Server) -> bool:
-        """Whether k3s at etcd-only is locked behind its own address (seen on k3s 1.34.10)."""
+        """Whether k3s at etcd-only is locked behind its own address (seen on k3s 1.34.10).
+
+        Only k3s's own words say so: a call that fails, as where memory is short, is no reason for a restart.
+        Raises LevelUnknown.
+        """
         path = f"{server.data}/agent/etc/k3s-agent-load-balancer.json"
         target = probe.balancer_target(
             self._engine.run(record.script_show(path), self._light_seconds()).output
@@ -708,21 +713,26 @@ class DockerActuator:
         # goes on to the next. And 6444 says 503 for some seconds at every boot, so one early look is none.
         end = time.monotonic() + BALANCER_PATIENCE_SECONDS
         while True:
-            good = self._balancer_good(server)
+            good, said, pause = self._balancer(server)
             if good:
                 return False
             if time.monotonic() >= end:
-                return True
-            time.sleep(POLL_SECONDS if good is None else BALANCER_PAUSE_SECONDS)
+                if DISABLED in said:
+                    return True
+                raise LevelUnknown(
+                    f"whether k3s is locked behind its own address cannot be told: its {probe.BALANCER_PORT} "
+                    f"answers {' '.join(said.split())[:200] or 'nothing'}"
+                )
+            time.sleep(pause)
 
-    def _balancer_good(self, server: _Server) -> bool | None:
-        """Whether 6444 leads to an API server; None for a no that was cheap to learn, so ask again soon."""
+    def _balancer(self, server: _Server) -> tuple[bool, str, float]:
+        """Whether 6444 leads to an API server, what it said, and how soon it may be asked again."""
         if server.host_network:
             seen = probe.look("127.0.0.1", probe.BALANCER_PORT, LOOK_SECONDS)
             if seen.status:
-                return True if seen.level == FULL else None
+                return seen.level == FULL, str(seen), POLL_SECONDS
         said = self._raw(probe.BALANCER_PORT, "/readyz").strip()
-        return said == "ok" or "Unauthorized" in said
+        return said == "ok" or "Unauthorized" in said, said, BALANCER_PAUSE_SECONDS
 
     def _cure(self, server: _Server, hooks: StepHooks) -> None:
         """At etcd-only: look, and where trapped restart once more when it helps. Raises ApplyFailed."""
@@ -770,6 +780,7 @@ class DockerActuator:
                 "end after 15 minutes: step up, or set ETCD_ONLY_HTTPS_PORT to a free "
                 "port",
                 began=True,
+                stuck=True,
             )
 
     def _member_now(self, server: _Server) -> Member | None:

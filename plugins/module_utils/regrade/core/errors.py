@@ -22,13 +22,15 @@ class ApplyFailed(RegradeError):
     """A level was not reached.
 
     `began` tells whether a restart may have begun: if not, nothing changed. `back` tells that k3s was
-    brought back (after a crash loop): it runs at the level it ran at before, with the old record.
+    brought back (after a crash loop): it runs at the level it ran at before, with the old record. `stuck`
+    tells that it runs at the level but is trapped there, and that the restart for it did not help.
     """
 
-    def __init__(self, message: str, began: bool, back: bool = False) -> None:
+    def __init__(self, message: str, began: bool, back: bool = False, stuck: bool = False) -> None:
         super().__init__(message)
         self.began = began
         self.back = back
+        self.stuck = stuck
 
 
 class StepRefused(RegradeError):

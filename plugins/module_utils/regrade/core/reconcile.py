@@ -52,6 +52,7 @@ from .step import (
     JOURNAL,
     POLL_SECONDS,
     REACHED,
+    UNCURED,
     Open,
     Plan,
     go_on,
@@ -67,6 +68,7 @@ from .step import (
     write_level,
 )
 
+UNCURED_SECONDS = 1800.0  # between cures, where the last did not help: k3s ends by itself after 900
 BOOT_POLLS = 30  # looks at a booting k3s, POLL_SECONDS apart, before settle gives up for now
 
 
@@ -184,6 +186,8 @@ def _settle(plan: Plan, cure: bool) -> Steps[Settled]:
     kept: Optional[Dict[str, object]] = yield ReadState(IDENTITY)
     member = yield from _member(opened, kept)
     trapped = (yield from _is_trapped(opened, level)) if cure else False
+    if trapped and plan.automatic:
+        yield from _cure_again()
     found = situation(opened, kept, node, member, level, trapped, plan.automatic)
     row = choose(found)
     text = row.words
@@ -311,6 +315,18 @@ def _is_trapped(opened: Optional[Open], level: str) -> Steps[bool]:
     except LevelUnknown as error:
         yield Log(f"whether k3s is locked behind its own address cannot be told: {error}")
         return False
+
+
+def _cure_again() -> Steps[None]:
+    """Each cure restarts etcd: after one that did not help the next waits. Raises StepRefused."""
+    document: Optional[Dict[str, object]] = yield ReadState(UNCURED)
+    now = yield Now()
+    at = document.get("boottime") if document and document.get("boot_id") == now.boot_id else None
+    if isinstance(at, (int, float)) and 0 <= now.boottime - at < UNCURED_SECONDS:
+        raise StepRefused(
+            f"k3s is locked behind its own address, and a restart did not cure it {now.boottime - at:.0f} s ago "
+            f"(tried again after {UNCURED_SECONDS:.0f} s): step up, or set ETCD_ONLY_HTTPS_PORT to a free port"
+        )
 
 
 def _member(opened: Optional[Open], kept: Optional[Dict[str, object]]) -> Steps[str]:

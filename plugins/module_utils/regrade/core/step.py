@@ -84,6 +84,7 @@ from .settings import FRESH_SECONDS, GATE_AGE_SECONDS, Settings
 
 JOURNAL = "journal"  # state: the open step
 SEEN = "lease-seen"  # state: since when another's Lease was seen unchanged
+UNCURED = "uncured"  # state: when a restart last did not free k3s from the trap
 IDENTITY = "identity"  # state, while below full: Node uid and member id, which must never change
 
 POLL_SECONDS = 2.0
@@ -136,6 +137,7 @@ class Open:
         self.restarted = False  # a restart was asked for, or may have been
         self.watch = gate.Watch()
         self.remaining: Tuple[str, ...] = ()
+        self.stuck = ""  # the level is reached, but k3s is trapped there and one more restart did not help
 
     def document(self) -> Dict[str, object]:
         return {
@@ -330,6 +332,8 @@ def go_on(opened: Open, effects: Tuple[Callable[[Open], Steps[None]], ...]) -> S
             ) from None
         yield from undo(opened, str(error), began=True)
         raise StepFailed(f"{opened.words} was undone: {error}", left_open=False) from None
+    if opened.stuck:
+        raise StepFailed(f"{opened.words} has ended, but {opened.stuck}", left_open=False)
     return Outcome(opened.start, opened.target, opened.remaining, done_words(opened))
 
 
@@ -831,6 +835,10 @@ def _apply(opened: Open) -> Steps[None]:
             yield Apply(opened.target, before_restart, opened_note(opened), dict(opened.facts))
             return
         except RegradeError as error:
+            if isinstance(error, ApplyFailed) and error.stuck:  # asked again it would restart etcd again
+                opened.stuck = str(error)
+                yield from _note_uncured()
+                return
             began = isinstance(error, ApplyFailed) and error.began
             if isinstance(error, ApplyFailed) and (error.back or not (error.began or before)):
                 opened.restarted = False  # no restart began, or k3s runs where it did before: undo
@@ -842,6 +850,14 @@ def _apply(opened: Open) -> Steps[None]:
         if attempt + 1 < APPLY_TRIES:
             yield Sleep(5 * POLL_SECONDS)
     raise StepFailed(failed, left_open=True)
+
+
+def _note_uncured() -> Steps[None]:
+    now = yield Now()
+    try:
+        yield WriteState(UNCURED, {"boottime": now.boottime, "boot_id": now.boot_id})
+    except RegradeError as error:
+        yield Log(f"that the restart did not help could not be noted: {error}")
 
 
 def _verify(opened: Open) -> Steps[None]:
