@@ -15,7 +15,9 @@ from typing import Callable, Dict, Iterator, List
 
 import pytest
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade import cli
-from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.adapters.state_files import StateFiles
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.adapters.state_files import (
+    StateFiles,
+)
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.app import log_lines, watcher_notes
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.settings import load
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.step import JOURNAL

@@ -136,6 +136,7 @@ class Open:
         self.phase = ""
         self.restarted = False  # a restart was asked for, or may have been
         self.watch = gate.Watch()
+        self.asked = 0.0  # CLOCK_BOOTTIME at which the last asking of the whole gate began
         self.remaining: Tuple[str, ...] = ()
         self.stuck = ""  # the level is reached, but k3s is trapped there and one more restart did not help
 
@@ -503,6 +504,7 @@ def ask_gate(opened: Open, restart: bool = False) -> Steps[gate.Facts]:
         facts, began = yield from _gate_round(opened)
         now = yield Now()
         if not restart or now.boottime - began <= GATE_AGE_SECONDS:
+            opened.asked = began
             return facts
         # waiting for a node lease took its time: ask the rest again, now that it is seen
     raise StepRefused(
@@ -827,6 +829,14 @@ def _apply(opened: Open) -> Steps[None]:
             yield from _journal(opened, RESTART)
         except RegradeError as error:
             raise StepRefused(f"the journal cannot be written: {error}") from None
+        now = yield Now()
+        if now.boottime - opened.asked > GATE_AGE_SECONDS:  # the write took its time, as a busy card does
+            try:
+                yield from ask_gate(opened, restart=True)
+            except RegradeError:
+                if not opened.restarted:
+                    yield from _journal(opened, EFFECTS_BEGUN)
+                raise
         opened.restarted = True
 
     for attempt in range(APPLY_TRIES):
