@@ -1056,6 +1056,69 @@ def test_a_cluster_that_answers_slowly_is_not_restarted_on_old_answers() -> None
     assert_at(cluster, "control-plane")
 
 
+def test_a_card_that_writes_slowly_is_not_restarted_on_old_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gate's last answers are no older than the limit when the restart is asked for."""
+    cluster = Cluster()
+    step_to(cluster.process(S), "down")
+    host = cluster.hosts[S]
+    write, ask = host.write, cluster.api.ask_peer
+    asked: List[float] = []
+    slow = [30.0]
+
+    def writes(name: str, document: dict[str, object]) -> None:
+        if name == "journal" and document["phase"] == "restart":
+            cluster.time.sleep(slow[0])
+        write(name, document)
+
+    def asks(address: str) -> PeerAnswer:
+        asked.append(cluster.time.seconds)
+        return ask(address)
+
+    monkeypatch.setattr(host, "write", writes)
+    monkeypatch.setattr(cluster.api, "ask_peer", asks)
+    sleep = cluster.time.sleep
+    since: List[float] = []
+
+    def restarts(seconds: float) -> None:
+        if host.restarts and not since:
+            since.append(cluster.time.seconds - asked[-1])
+        sleep(seconds)
+
+    monkeypatch.setattr(cluster.time, "sleep", restarts)
+    step_to(cluster.process(S), "down")
+    assert_at(cluster, "etcd-only")
+    assert since[0] <= 5
+
+
+def test_a_repair_keeps_the_member_id_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster()
+    step_to(cluster.process(S), "etcd-only")
+    host = cluster.hosts[S]
+    kept = host.disk["identity"]
+    labels = {key: value for key, value in cluster.node(S).labels.items() if key != marks.LEVEL}
+    cluster.api.set_node(S, labels=labels)
+
+    def no_quorum() -> None:
+        raise LevelUnknown("no quorum")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(host, "members", no_quorum)
+        assert settle(cluster.process(S))["action"] == "repaired"
+    assert host.disk["identity"] == kept
+    cluster.etcd[0] = cluster.etcd[0]._replace(id="9999")
+    with pytest.raises(StepFailed, match="not the one that stepped down"):
+        settle(cluster.process(S))
+
+
+@pytest.mark.parametrize("call", ["after change_node", "record_event"])
+def test_a_release_whose_answer_is_lost_tells_that_it_is_done(call: str) -> None:
+    cluster = Cluster()
+    step_to(cluster.process(S), "control-plane")
+    cluster.api.faults.append(fails(call, unreachable()))
+    assert release(cluster.process(S))["changed"] is True
+    assert marks.HOLD not in cluster.node(S).annotations
+
+
 def test_a_trap_found_later_is_cured_by_a_step_of_its_own() -> None:
     cluster = Cluster()
     step_to(cluster.process(S), "etcd-only")

@@ -15,6 +15,7 @@ from ..core import gate, marks, reconcile, requests
 from ..core import lease as leases
 from ..core.errors import (
     ClusterError,
+    Conflict,
     LevelMoved,
     LevelUnknown,
     RegradeError,
@@ -24,7 +25,7 @@ from ..core.errors import (
 )
 from ..core.levels import DOWN, FULL, LEVELS, UP, above, below, direction
 from ..core.model import Node, NodeChange
-from ..core.step import JOURNAL, LOCK_SECONDS, SEEN, Plan, locked, step
+from ..core.step import JOURNAL, LOCK_SECONDS, SEEN, Plan, locked, step, tell
 from . import watcher_notes
 from .driver import Driver, Hooks, World
 from .meter import Meter
@@ -205,19 +206,22 @@ def release(server: Server) -> HoldReport:
     name = server.world.settings.node_name
 
     def work() -> requests.Steps[bool]:
+        asked = False  # a write of ours may have come through without its answer
         for _attempt in range(8):
             node: Node = yield requests.ReadNode(name)
-            if marks.HOLD not in node.annotations:
+            if marks.HOLD not in node.annotations and not asked:
                 return False
             try:
-                changed: Node = yield requests.ChangeNode(
-                    name, NodeChange(annotations={marks.HOLD: None}), node.resource_version
-                )
-                yield requests.RecordEvent(
-                    changed, "Normal", "RegradeReleased", f"the hold of {name} was ended by hand"
+                if marks.HOLD in node.annotations:
+                    node = yield requests.ChangeNode(
+                        name, NodeChange(annotations={marks.HOLD: None}), node.resource_version
+                    )
+                yield from tell(
+                    node, "Normal", "RegradeReleased", f"the hold of {name} was ended by hand"
                 )
                 return True
             except ClusterError as error:
+                asked = asked or not isinstance(error, Conflict)
                 yield requests.Log(f"ending the hold: {error}")
                 yield requests.Sleep(1.0)
         raise StepFailed(

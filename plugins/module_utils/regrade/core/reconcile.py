@@ -212,7 +212,8 @@ def _settle(plan: Plan, cure: bool) -> Steps[Settled]:
             yield RemoveState(IDENTITY)
         yield RemoveState(JOURNAL)
     elif row.action == REPAIR:
-        yield from _repair(plan, node, level, member)
+        known = str(kept.get("member", "")) if kept else ""  # etcd's list may not have been read now
+        yield from _repair(plan, node, level, member or known)
         text = f"{row.words}: {level}"
     if row.action in (NOTHING, UNDO, CLOSE):
         yield from _free_left_over(plan)
