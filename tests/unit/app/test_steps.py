@@ -1010,6 +1010,58 @@ def test_a_level_set_by_another_hand_is_adopted() -> None:
     assert_untouched(cluster)
 
 
+def test_a_recreated_container_that_runs_full_beside_its_record_is_adopted_with_the_record() -> None:
+    """Only the data volume came back: k3s does not read the record any more."""
+    cluster = Cluster()
+    step_to(cluster.process(S), "etcd-only", hold=False)
+    host = cluster.hosts[S]
+    host.running = "full"
+    assert host.current_level() == "full"
+    assert settle(cluster.process(S), automatic=True)["action"] == "repaired"
+    assert_at(cluster, "full")
+    assert_untouched(cluster)
+    assert_free(cluster)
+    assert len(host.restarts) == 1
+
+
+def test_a_step_brings_a_recreated_container_that_is_held_back_to_its_level() -> None:
+    cluster = Cluster()
+    step_to(cluster.process(S), "etcd-only")
+    host = cluster.hosts[S]
+    host.running = "full"
+    assert settle(cluster.process(S), automatic=True)["action"] == "nothing", "held"
+    report = step_to(cluster.process(S), "etcd-only")
+    assert report["changed"] is True
+    assert_at(cluster, "etcd-only")
+    assert host.restarts == ["etcd-only"] * 2
+
+
+@pytest.mark.parametrize("level", ["full", "etcd-only"])
+def test_a_step_to_the_level_it_is_at_lays_the_record_anew(level: str) -> None:
+    cluster = Cluster()
+    if level != "full":
+        step_to(cluster.process(S), level)
+    host = cluster.hosts[S]
+    restarts = list(host.restarts)
+    host.record = "etcd-only" if level == "full" else "control-plane"
+    assert step_to(cluster.process(S), level)["level"] == level
+    assert_at(cluster, level)
+    assert_free(cluster)
+    assert host.restarts == restarts
+    assert "repaired" not in settle(cluster.process(S))["action"]
+
+
+def test_a_record_that_cannot_be_laid_leaves_no_step_open() -> None:
+    cluster = Cluster()
+    host = cluster.hosts[S]
+    host.record = "etcd-only"
+    host.fail.append(apply_failed(began=False))
+    with pytest.raises(StepRefused, match="docker did not answer"):
+        settle(cluster.process(S))
+    assert_untouched(cluster)
+    assert_free(cluster)
+
+
 def test_left_over_marks_at_full_are_cleared_unless_held() -> None:
     cluster = Cluster()
     step_to(cluster.process(S), "control-plane")

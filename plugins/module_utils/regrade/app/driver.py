@@ -156,6 +156,7 @@ class Driver:
             ask.CurrentLevel: lambda r: w.actuator.current_level(),
             ask.Apply: self._apply,
             ask.Preflight: lambda r: w.vote.preflight() if w.vote else None,
+            ask.RecordedLevel: lambda r: w.vote.recorded_level() if w.vote else "",
             ask.Trapped: lambda r: w.vote.trapped() if w.vote else False,
             ask.StartStopped: lambda r: w.vote.start_stopped() if w.vote else False,
             ask.ReadMembers: lambda r: w.etcd.members(),

@@ -35,6 +35,7 @@ from .requests import (
     ReadMembers,
     ReadNode,
     ReadState,
+    RecordedLevel,
     RemoveState,
     Sleep,
     StartStopped,
@@ -80,6 +81,7 @@ class Situation(NamedTuple):
     intent: str  # none, same (the journal's), other
     running: str  # unknown, start, target (of the journal; see `_as_start`), or else the level's name
     marks: str  # agree, differ (with the running level)
+    record: str  # agree, differ (with the running level; agree where it is not known)
     trapped: str  # no, yes
     hold: str  # no, yes; a person who settles by hand is not held up
 
@@ -142,6 +144,7 @@ ROWS: Tuple[Row, ...] = (
         NOTHING, {"marks": ("differ",), "running": ("full",), "hold": ("yes",)}, "held: left-over marks stay"
     ),
     Row(REPAIR, {"marks": ("differ",)}, "the Node's marks are made those of the level k3s runs at"),
+    Row(REPAIR, {"record": ("differ",)}, "the record is made that of the level k3s runs at"),
     Row(CURE, {"trapped": ("yes",)}, "k3s is locked behind its own address and is restarted"),
     Row(NOTHING, {}, "level and marks agree, no step is open"),
 )
@@ -188,7 +191,8 @@ def _settle(plan: Plan, cure: bool) -> Steps[Settled]:
     trapped = (yield from _is_trapped(opened, level)) if cure else False
     if trapped and plan.automatic:
         yield from _cure_again()
-    found = situation(opened, kept, node, member, level, trapped, plan.automatic)
+    recorded = level if opened or not level else (yield from _recorded(level))
+    found = situation(opened, kept, node, member, level, recorded, trapped, plan.automatic)
     row = choose(found)
     text = row.words
     if row.action == WAIT:
@@ -249,6 +253,7 @@ def situation(
     node: Node,
     member: str,
     level: str,
+    recorded: str,
     trapped: bool,
     automatic: bool,
 ) -> Situation:
@@ -275,6 +280,7 @@ def situation(
         intent="none" if not intent else "same" if opened and intent.id == opened.id else "other",
         running=running,
         marks="agree" if marks.agrees(node, level) else "differ",
+        record="agree" if recorded == level else "differ",
         trapped="yes" if trapped else "no",
         hold="yes" if automatic and marks.switch(node, marks.HOLD) else "no",
     )
@@ -305,6 +311,16 @@ def _level(opened: Optional[Open]) -> Steps[Tuple[str, str]]:
         if opened and attempt + 1 < BOOT_POLLS:
             yield Sleep(POLL_SECONDS)
     return "", why
+
+
+def _recorded(level: str) -> Steps[str]:
+    """The level of the record, `level` where it is not known or kept: then nothing differs."""
+    try:
+        found: str = yield RecordedLevel()
+        return found or level
+    except RegradeError as error:
+        yield Log(f"the recorded level cannot be told: {error}")
+        return level
 
 
 def _is_trapped(opened: Optional[Open], level: str) -> Steps[bool]:
@@ -354,15 +370,31 @@ def _facts(
     return text
 
 
+def _no_note(_facts: Dict[str, str]) -> Steps[None]:
+    """A repair has no journal."""
+    yield from ()
+
+
 def _repair(plan: Plan, node: Node, level: str, member: str) -> Steps[None]:
-    """Marks of the running level, under the Lease: first our own intent, then the marks and its end in
-    one write."""
+    """Record and marks of the running level, under the Lease: the record, then our own intent, then the marks
+    and its end in one write.
+
+    What was recorded is not what runs where the container was made anew without its link to the record, or by
+    another hand. A record left as it was would come into force at some later restart, ungated.
+    """
     opened = Open(plan, level, level)
     opened.uid = node.uid
     intent = marks.intent_of(node)
     opened.id = intent.id if intent else (yield NewId())
 
     def work() -> Steps[None]:
+        if (yield from _recorded(level)) != level:
+            try:
+                yield Apply(level, no_restart, _no_note, {})
+            except RegradeError as error:
+                raise StepRefused(f"the record of {level} could not be laid: {error}") from None
+        if marks.agrees(node, level) and not intent:
+            return
         if not intent:
             yield from write_intent(opened)
         done = yield from write_level(opened, level, True, FINISH_SECONDS)

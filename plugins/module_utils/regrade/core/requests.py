@@ -84,6 +84,10 @@ class Preflight(NamedTuple):  # -> None; RegradeError where the platform would d
     pass
 
 
+class RecordedLevel(NamedTuple):  # -> str, "" where the platform keeps none; RegradeError
+    pass
+
+
 class Trapped(NamedTuple):  # -> bool; LevelUnknown
     pass
 
@@ -168,6 +172,7 @@ Request = Union[
     CurrentLevel,
     Apply,
     Preflight,
+    RecordedLevel,
     Trapped,
     StartStopped,
     ReadMembers,
