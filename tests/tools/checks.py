@@ -171,6 +171,7 @@ def pytest(name: str, folder: Path, *options: str, timeout: float = 600) -> Outc
                 "-q",
                 "--durations=5",
                 f"--junitxml={junit}",
+                *options,
                 str(folder),
             ]
             part.run(

@@ -163,3 +163,12 @@ def test_a_check_with_nothing_to_check_fails(
     monkeypatch.setattr(checks, "ROOT", tmp_path)
     problem, _ = checks._problem(check)
     assert problem is not None and "nothing to check" in problem
+
+
+def test_what_a_run_of_pytest_is_given_reaches_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "BUILD", tmp_path / "build")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = tmp_path / "chosen"
+    folder.mkdir()
+    (folder / "test_two.py").write_text("def test_one():\n    pass\n\n\ndef test_other():\n    pass\n")
+    assert checks.pytest("chosen", folder, "-k", "one").passed == 1
