@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.app.driver import (
+    Drive,
     Driver,
     Hooks,
     World,
@@ -308,8 +309,8 @@ class SteadyRenewal:
 
     why = ""
 
-    def __init__(self, world: World, holder: str) -> None:
-        self._world, self._holder = world, holder
+    def __init__(self, world: World, holder: str, drive: Drive) -> None:
+        self._world, self._holder, self._drive = world, holder, drive
 
     def lost(self) -> str:
         return self.why

@@ -9,9 +9,9 @@ from typing import Callable, List
 import pytest
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.app import meter
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.app.driver import (
+    Driver,
     Hooks,
     Renewal,
-    World,
 )
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.errors import (
     Conflict,
@@ -36,7 +36,8 @@ def held(holder: str = "server1/1") -> Cluster:
 
 
 def renewal(cluster: Cluster) -> Renewal:
-    return Renewal(cluster.process("server1").world, "server1/1", every=0.01)
+    server = cluster.process("server1")
+    return Renewal(server.world, "server1/1", Driver(server.world, server.hooks).run, every=0.01)
 
 
 def version(cluster: Cluster) -> int:
@@ -123,15 +124,15 @@ class RealTime:
         return time.monotonic()
 
 
-def measured(server: Server) -> World:
+def measured(server: Server, start: str, target: str) -> meter.Meter:
     # The meter asks its clock for this one time alone, so that is all the stand-in has.
-    return Cluster().process("server1").world._replace(beside=server, clock=RealTime())  # type: ignore[arg-type]
+    return meter.Meter(server, RealTime(), start, target)  # type: ignore[arg-type]
 
 
 def test_absences_of_a_step_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meter, "EVERY_SECONDS", 0.01)
     server = Server()
-    one = meter.Meter(measured(server), "etcd-only", "control-plane")
+    one = measured(server, "etcd-only", "control-plane")
     until(lambda: len(server.looks) > 2)
     server.etcd, server.level = False, ""
     time.sleep(0.3)
@@ -147,7 +148,7 @@ def test_absences_of_a_step_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nothing_is_measured_where_nothing_restarts() -> None:
     server = Server()
-    one = meter.Meter(measured(server), "full", "control-plane")
+    one = measured(server, "full", "control-plane")
     one.end()
     assert (one.etcd_away, one.api_away, server.looks) == (None, None, [])
 
@@ -155,7 +156,7 @@ def test_nothing_is_measured_where_nothing_restarts() -> None:
 def test_on_the_way_down_the_api_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meter, "EVERY_SECONDS", 0.01)
     server = Server()
-    one = meter.Meter(measured(server), "control-plane", "etcd-only")
+    one = measured(server, "control-plane", "etcd-only")
     server.etcd = False
     time.sleep(0.3)
     until(lambda: len(server.looks) > 3)

@@ -7,7 +7,6 @@ import contextlib
 from typing import List
 
 import pytest
-from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.app import operations
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.app.driver import Hooks, World
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.app.operations import (
     Server,
@@ -16,7 +15,7 @@ from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.app.ope
     status,
     step_to,
 )
-from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import marks
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import marks, walk
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.errors import (
     ApplyFailed,
     Conflict,
@@ -601,14 +600,14 @@ def test_a_server_that_another_process_stepped_meanwhile_is_not_stepped_once_mor
     """Between the settling and the step the host's lock is free."""
     cluster = Cluster()
     server = cluster.process(S)
-    original = operations.step
+    original = walk.step
 
     def raced(*arguments: object) -> object:
-        monkeypatch.setattr(operations, "step", original)
+        monkeypatch.setattr(walk, "step", original)
         step_to(cluster.process(S), "down", hold=False)
         return original(*arguments)
 
-    monkeypatch.setattr(operations, "step", raced)
+    monkeypatch.setattr(walk, "step", raced)
     with pytest.raises(StepRefused, match="at control-plane, expected full"):
         step_to(server, "control-plane")
     assert_at(cluster, "control-plane")

@@ -2,24 +2,23 @@
 # Copyright: the exadev.k3s_regrade contributors
 """Runs the core's generators on the ports: one request, one call. No decision belongs here.
 
-The Lease's renewal is a thread of its own, as a restart blocks the step for longer than a short Lease.
+The Lease's renewal is a thread of its own, as a restart blocks the step for longer than a short Lease; so
+is the meter.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from typing import Any, Callable, Dict, Generator, NamedTuple, Optional, Protocol, Type
+from typing import Any, Callable, Dict, Generator, NamedTuple, Optional, Protocol, Tuple, Type
 
-from ..core import lease as leases
 from ..core import requests as ask
+from ..core.renewal import Held
 from ..core.settings import RENEW_SECONDS, Settings
 from ..ports import (
     Actuator,
     Clock,
     Cluster,
-    ClusterError,
-    Conflict,
     HostLock,
     LocalEtcd,
     RegradeError,
@@ -27,14 +26,9 @@ from ..ports import (
     StepRefused,
     VoteKeeper,
 )
+from .meter import Beside, Meter
 
-
-class Beside(Protocol):
-    """What may be looked at while a step is under way, from another thread."""
-
-    def healthy(self) -> bool: ...
-
-    def current_level(self) -> str: ...
+Drive = Callable[[Generator[Any, Any, None]], None]  # runs a generator of requests to its end
 
 
 class World(NamedTuple):
@@ -57,10 +51,10 @@ class Hooks:
     """What an actuator is built with (`ports.StepHooks`); the driver binds it to the step that applies."""
 
     def __init__(self) -> None:
-        self._drive: Optional[Callable[[Generator[Any, Any, None]], None]] = None
+        self._drive: Optional[Drive] = None
         self._apply: Optional[ask.Apply] = None
 
-    def bind(self, drive: Callable[[Generator[Any, Any, None]], None], apply: ask.Apply) -> None:
+    def bind(self, drive: Drive, apply: ask.Apply) -> None:
         self._drive, self._apply = drive, apply
 
     def unbind(self) -> None:
@@ -87,60 +81,50 @@ class RenewalLike(Protocol):
 
 
 class Renewal:
-    """Renews the Lease every RENEW_SECONDS until it is ended, and remembers the first renewal it lost."""
+    """Renews the Lease every RENEW_SECONDS (`core.renewal`) until it is ended."""
 
-    def __init__(self, world: World, holder: str, every: float = RENEW_SECONDS) -> None:
-        self._world, self._holder, self._every = world, holder, every
+    def __init__(
+        self,
+        world: World,
+        holder: str,
+        drive: Drive,
+        every: float = RENEW_SECONDS,
+    ) -> None:
+        self._world, self._drive, self._every = world, drive, every
+        self._held = Held(holder, world.settings.lease_seconds, world.clock.boottime())
         self._stop = threading.Event()
-        self._lost = ""
-        self._good = world.clock.boottime()
         self._thread = threading.Thread(target=self._run, name="lease-renewal", daemon=True)
         self._thread.start()
 
     def lost(self) -> str:
-        """Why a renewal was lost; also where none succeeded for the Lease's whole duration."""
-        if not self._lost:
-            silent = self._world.clock.boottime() - self._good
-            if silent >= self._world.settings.lease_seconds:
-                self._lost = f"not renewed for {silent:.0f} s"
-        return self._lost
+        """Why a renewal was lost, "" while none was."""
+        return self._held.lost(self._world.clock.boottime())
 
     def end(self) -> None:
         self._stop.set()
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._stop.wait(self._every) and not self._lost:
+        while not self._stop.wait(self._every):
             try:
-                self._renew()
-            except ClusterError as error:
-                # one unanswered renewal is not a lost Lease: `lost` counts how long none succeeded
-                self._world.log(f"renewing the Lease: {error}")
+                self._drive(self._held.renew())
             except Exception as error:  # the thread must not die in silence
-                self._lost = f"{type(error).__name__}: {error}"
-
-    def _renew(self) -> None:
-        begun = self._world.clock.boottime()
-        found = self._world.cluster.read_lease()
-        if found.holder != self._holder:
-            self._lost = f"the Lease is held by {found.holder or 'nobody'}"
-            return
-        try:
-            self._world.cluster.write_lease(leases.renewed(found, self._world.clock.now_text()))
-        except Conflict:
-            return  # somebody wrote between: the next look tells who
-        self._good = begun
+                self._held.lose(f"{type(error).__name__}: {error}")
 
 
 class Driver:
     """Answers requests from a World."""
 
     def __init__(
-        self, world: World, hooks: Hooks, renewal: Callable[[World, str], RenewalLike] = Renewal
+        self,
+        world: World,
+        hooks: Hooks,
+        renewal: Callable[[World, str, Drive], RenewalLike] = Renewal,
     ) -> None:
         self.world, self.hooks = world, hooks
         self._start_renewal = renewal
         self._renewal: Optional[RenewalLike] = None
+        self._meter: Optional[Meter] = None
         w, c = world, world.cluster
         self._answers: Dict[Type[Any], Callable[[Any], Any]] = {
             ask.TakeLock: lambda r: w.lock.acquire(r.purpose),
@@ -160,6 +144,8 @@ class Driver:
             ask.Trapped: lambda r: w.vote.trapped() if w.vote else False,
             ask.StartStopped: lambda r: w.vote.start_stopped() if w.vote else False,
             ask.ReadMembers: lambda r: w.etcd.members(),
+            ask.BeginMeter: self._begin_meter,
+            ask.EndMeter: self._end_meter,
             ask.ReadLease: lambda r: c.read_lease(),
             ask.WriteLease: lambda r: c.write_lease(r.lease),
             ask.BeginRenewal: self._begin_renewal,
@@ -181,6 +167,7 @@ class Driver:
             return self._drive(steps)
         finally:
             self._end_renewal(None)
+            self._end_meter(None)
 
     def _drive(self, steps: Generator[Any, Any, ask.T]) -> ask.T:
         answer: Any = None
@@ -205,9 +192,19 @@ class Driver:
             self.hooks.unbind()
 
     def _begin_renewal(self, request: ask.BeginRenewal) -> None:
-        self._renewal = self._start_renewal(self.world, request.holder)
+        self._renewal = self._start_renewal(self.world, request.holder, self._drive)
 
     def _end_renewal(self, _request: object) -> None:
         if self._renewal:
             self._renewal.end()
             self._renewal = None
+
+    def _begin_meter(self, request: ask.BeginMeter) -> None:
+        self._meter = Meter(self.world.beside, self.world.clock, request.start, request.target)
+
+    def _end_meter(self, _request: object) -> Tuple[Optional[float], Optional[float]]:
+        meter, self._meter = self._meter, None
+        if meter is None:
+            return None, None
+        meter.end()
+        return meter.etcd_away, meter.api_away

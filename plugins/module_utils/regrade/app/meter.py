@@ -9,13 +9,21 @@ steps by hand that restart k3s. Every look costs a `docker exec`.
 from __future__ import annotations
 
 import threading
-from typing import Optional
+from typing import Optional, Protocol
 
 from ..core.errors import RegradeError
 from ..core.levels import ETCD_ONLY, restarts
-from .driver import World
+from ..ports import Clock
 
 EVERY_SECONDS = 0.5
+
+
+class Beside(Protocol):
+    """What may be looked at while a step is under way, from another thread."""
+
+    def healthy(self) -> bool: ...
+
+    def current_level(self) -> str: ...
 
 
 class Meter:
@@ -26,10 +34,10 @@ class Meter:
     nothing was measured.
     """
 
-    def __init__(self, world: World, start: str, target: str) -> None:
+    def __init__(self, beside: Beside, clock: Clock, start: str, target: str) -> None:
         self.etcd_away: Optional[float] = None
         self.api_away: Optional[float] = None
-        self._world, self._up = world, start == ETCD_ONLY != target
+        self._beside, self._clock, self._up = beside, clock, start == ETCD_ONLY != target
         self._stop = threading.Event()
         self._thread: Optional[threading.Thread] = None
         if restarts(start, target):
@@ -42,7 +50,7 @@ class Meter:
             self._thread.join()
 
     def _run(self) -> None:
-        clock = self._world.clock
+        clock = self._clock
         before = clock.monotonic()
         away, went = 0.0, None
         while not self._stop.wait(EVERY_SECONDS):
@@ -58,12 +66,12 @@ class Meter:
 
     def _healthy(self) -> bool:
         try:
-            return self._world.beside.healthy()
+            return self._beside.healthy()
         except RegradeError:
             return False
 
     def _api_speaks(self) -> bool:
         try:
-            return self._world.beside.current_level() != ETCD_ONLY
+            return self._beside.current_level() != ETCD_ONLY
         except RegradeError:
             return False

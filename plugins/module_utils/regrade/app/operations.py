@@ -8,7 +8,7 @@ gathered for a person. Nothing is printed here.
 
 from __future__ import annotations
 
-from typing import Callable, Generator, List, NamedTuple, Optional, Tuple, TypeVar
+from typing import Callable, Generator, NamedTuple, Optional, Tuple, TypeVar
 
 from ..adapters import psi
 from ..core import gate, marks, reconcile, requests
@@ -16,19 +16,17 @@ from ..core import lease as leases
 from ..core.errors import (
     ClusterError,
     Conflict,
-    LevelMoved,
     LevelUnknown,
     RegradeError,
     SettingsWrong,
     StepFailed,
-    StepRefused,
 )
-from ..core.levels import DOWN, FULL, LEVELS, UP, above, below, direction
+from ..core.levels import DOWN, FULL, LEVELS, UP
 from ..core.model import Node, NodeChange
-from ..core.step import JOURNAL, LOCK_SECONDS, SEEN, Plan, locked, step, tell
+from ..core.step import JOURNAL, LOCK_SECONDS, SEEN, Plan, locked, tell
+from ..core.walk import Taken, walk
 from . import watcher_notes
 from .driver import Driver, Hooks, World
-from .meter import Meter
 from .reports import (
     AlertReport,
     CheckReport,
@@ -85,104 +83,39 @@ def step_to(
     check: bool = False,
     expected: str = "",
 ) -> StepReport:
-    """Steps DOWN, UP, or to a level, one whole step at a time. Raises RegradeError.
-
-    `check` tells what would be done and writes nothing. `expected` is the level it was decided at: refused
-    where the server is at another one, "" for any. Where a later step of several does not come about,
-    the error names how far it went.
-    """
-    world = server.world
-    if check:
-        start = world.actuator.current_level()
-        if world.store.read(JOURNAL):
-            raise StepRefused("a step of this server is still open; `regrade settle` ends it")
+    """Steps DOWN, UP, or to a level (`core.walk`). Raises RegradeError."""
+    node = server.world.settings.node_name
+    done = server.run(walk(server.plan(automatic, hold, wait), where, expected, check))
+    way = " to ".join((done.start, *done.planned))
+    if not done.planned:
+        message = f"{node} is at {done.start} already"
+        message += f", there is no level further {where}" if where in (DOWN, UP) else ""
+    elif check:
+        message = f"{node} would step from {way}"
     else:
-        start = _settled_level(server, automatic, wait)
-    if expected and start != expected:
-        raise LevelMoved(world.settings.node_name, start, expected)
-    target = _target(start, where)
-    moves = _moves(start, target)
-    if not moves:
-        return {
-            "changed": False,
-            "from": start,
-            "to": start,
-            "level": start,
-            "steps": [],
-            "message": f"{world.settings.node_name} is at {start} already"
-            + (f", there is no level further {where}" if where in (DOWN, UP) else ""),
-        }
-    if check:
-        return {
-            "changed": True,
-            "from": start,
-            "to": target,
-            "level": start,
-            "steps": [],
-            "message": f"{world.settings.node_name} would step from {' to '.join((start, *moves))}",
-        }
-    taken: List[StepTaken] = []
-    at = start
-    for goal in moves:
-        try:
-            at = _one(server, at, goal, taken, automatic, hold, wait)
-        except RegradeError as error:
-            if taken:
-                raise StepFailed(
-                    f"{world.settings.node_name} came from {start} to {at}, then: {error}",
-                    isinstance(error, StepFailed) and error.left_open,
-                ) from None
-            raise
-    message = f"{world.settings.node_name} stepped from {' to '.join((start, *moves))}"
-    remaining = [pod for entry in taken for pod in entry["remaining"]]
+        message = f"{node} stepped from {way}"
+    remaining = [pod for entry in done.taken for pod in entry.remaining]
     if remaining:
         message += f"; pods that were not evicted: {'; '.join(remaining)}"
-    return {"changed": True, "from": start, "to": at, "level": at, "steps": taken, "message": message}
+    return {
+        "changed": bool(done.planned),
+        "from": done.start,
+        "to": done.end,
+        "level": done.start if check else done.end,
+        "steps": [_taken(entry) for entry in done.taken],
+        "message": message,
+    }
 
 
-def _settled_level(server: Server, automatic: bool, wait: float) -> str:
-    """The running level, once nothing is open and the Node's marks agree."""
-    try:
-        return server.run(reconcile.settle(server.plan(automatic, wait=wait), cure=False)).level
-    except ClusterError as error:
-        raise StepRefused(f"the cluster does not answer: {error}") from None
-
-
-def _target(start: str, where: str) -> str:
-    if where == DOWN:
-        return below(start) or start
-    if where == UP:
-        return above(start) or start
-    return where
-
-
-def _moves(start: str, target: str) -> Tuple[str, ...]:
-    first, last = LEVELS.index(start), LEVELS.index(target)
-    return LEVELS[first + 1 : last + 1] if last >= first else tuple(reversed(LEVELS[last:first]))
-
-
-def _one(
-    server: Server, at: str, goal: str, taken: List[StepTaken], automatic: bool, hold: bool, wait: float
-) -> str:
-    clock = server.world.clock
-    begun = clock.boottime()
-    meter = None if automatic else Meter(server.world, at, goal)
-    try:
-        done = server.run(step(server.plan(automatic, hold, wait), direction(at, goal), at))
-    finally:
-        if meter:
-            meter.end()
-    taken.append(
-        {
-            "from": done.start,
-            "to": done.target,
-            "seconds": round(clock.boottime() - begun, 1),
-            "etcd_away_seconds": meter.etcd_away if meter else None,
-            "api_away_seconds": meter.api_away if meter else None,
-            "remaining": list(done.remaining),
-        }
-    )
-    return done.target
+def _taken(entry: Taken) -> StepTaken:
+    return {
+        "from": entry.start,
+        "to": entry.target,
+        "seconds": entry.seconds,
+        "etcd_away_seconds": entry.etcd_away,
+        "api_away_seconds": entry.api_away,
+        "remaining": list(entry.remaining),
+    }
 
 
 def alert(server: Server) -> AlertReport:
@@ -195,9 +128,7 @@ def alert(server: Server) -> AlertReport:
     if level != LEVELS[-1]:
         return {"changed": False, "level": level, "message": f"{name} is at {level} by now: nothing to alert"}
     message = f"{name} is at its lowest level and memory is still short: nothing is left to step down"
-    server.world.cluster.record_event(
-        server.world.cluster.node(name), "Warning", "RegradeExhausted", message
-    )
+    server.world.cluster.record_event(server.world.cluster.node(name), "Warning", "RegradeExhausted", message)
     return {"changed": True, "level": level, "message": message}
 
 
@@ -216,9 +147,7 @@ def release(server: Server) -> HoldReport:
                     node = yield requests.ChangeNode(
                         name, NodeChange(annotations={marks.HOLD: None}), node.resource_version
                     )
-                yield from tell(
-                    node, "Normal", "RegradeReleased", f"the hold of {name} was ended by hand"
-                )
+                yield from tell(node, "Normal", "RegradeReleased", f"the hold of {name} was ended by hand")
                 return True
             except ClusterError as error:
                 asked = asked or not isinstance(error, Conflict)

@@ -100,6 +100,17 @@ class ReadMembers(NamedTuple):  # -> Tuple[Member, ...]; LevelUnknown
     pass
 
 
+class BeginMeter(NamedTuple):  # -> None; measures from now on, beside the step
+    start: str
+    target: str
+
+
+class EndMeter(
+    NamedTuple
+):  # -> Tuple[Optional[float], Optional[float]]: seconds without etcd, without the API
+    pass
+
+
 # The cluster; every one of these may be answered with a ClusterError
 class ReadLease(NamedTuple):  # -> Lease
     pass
@@ -176,6 +187,8 @@ Request = Union[
     Trapped,
     StartStopped,
     ReadMembers,
+    BeginMeter,
+    EndMeter,
     ReadLease,
     WriteLease,
     BeginRenewal,

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Copyright: the exadev.k3s_regrade contributors
+"""From one level to another, by as many whole steps as that takes, as a generator of requests.
+
+Rules
+1. What is open is ended first, and the Node's marks agree with the running level before the first step.
+2. Each step is one of its own, with its own lock, Lease and gate: between two of them anybody may step.
+3. Where a later step of several does not come about, the error names how far it went.
+The order inside a step is `step`'s. No I/O and no clock here: the world answers the requests.
+"""
+
+from __future__ import annotations
+
+from typing import List, NamedTuple, Optional, Tuple
+
+from .errors import ClusterError, LevelMoved, RegradeError, StepFailed, StepRefused
+from .levels import DOWN, LEVELS, UP, above, below, direction
+from .reconcile import settle
+from .requests import BeginMeter, CurrentLevel, EndMeter, Now, ReadState, Steps
+from .step import JOURNAL, Plan, always, step
+
+
+class Taken(NamedTuple):
+    """One step of the walk. Times in seconds; the last two None where nothing was measured."""
+
+    start: str
+    target: str
+    seconds: float
+    remaining: Tuple[str, ...]  # pods that were not evicted, each with why
+    etcd_away: Optional[float]
+    api_away: Optional[float]
+
+
+class Walked(NamedTuple):
+    """A walk that came to its end; `planned` are the levels on the way, none where it was there already."""
+
+    start: str
+    end: str
+    planned: Tuple[str, ...]
+    taken: Tuple[Taken, ...]
+
+
+def walk(plan: Plan, where: str, expected: str = "", check: bool = False) -> Steps[Walked]:
+    """Steps DOWN, UP, or to the level `where`.
+
+    `check` tells what would be done and writes nothing. `expected` is the level it was decided at: refused
+    where the server is at another one, "" for any. Raises RegradeError.
+    """
+    if check:
+        start: str = yield CurrentLevel()
+        if (yield ReadState(JOURNAL)):
+            raise StepRefused("a step of this server is still open; `regrade settle` ends it")
+    else:
+        start = yield from _settled_level(plan)
+    if expected and start != expected:
+        raise LevelMoved(plan.node, start, expected)
+    planned = moves(start, _target(start, where))
+    if check or not planned:
+        return Walked(start, planned[-1] if planned else start, planned, ())
+    taken: List[Taken] = []
+    at = start
+    for goal in planned:
+        try:
+            taken.append((yield from _measured(plan, at, goal)))
+        except RegradeError as error:
+            if taken:
+                raise StepFailed(
+                    f"{plan.node} came from {start} to {at}, then: {error}",
+                    isinstance(error, StepFailed) and error.left_open,
+                ) from None
+            raise
+        at = goal
+    return Walked(start, at, planned, tuple(taken))
+
+
+def _settled_level(plan: Plan) -> Steps[str]:
+    """The running level, once nothing is open and the Node's marks agree."""
+    try:
+        settled = yield from settle(plan, cure=False)
+    except ClusterError as error:
+        raise StepRefused(f"the cluster does not answer: {error}") from None
+    return settled.level
+
+
+def _target(start: str, where: str) -> str:
+    if where == DOWN:
+        return below(start) or start
+    if where == UP:
+        return above(start) or start
+    return where
+
+
+def moves(start: str, target: str) -> Tuple[str, ...]:
+    """The levels to step to, in order. Raises ValueError for a name that is no level."""
+    first, last = LEVELS.index(start), LEVELS.index(target)
+    return LEVELS[first + 1 : last + 1] if last >= first else tuple(reversed(LEVELS[last:first]))
+
+
+def _measured(plan: Plan, at: str, goal: str) -> Steps[Taken]:
+    """One step. A person reads how long etcd and the API were away; the watcher does not, and each look costs."""
+    begun = yield Now()
+    away: List[Tuple[Optional[float], Optional[float]]] = []
+    if not plan.automatic:
+        yield BeginMeter(at, goal)
+
+    def end() -> Steps[None]:
+        if not plan.automatic:
+            away.append((yield EndMeter()))
+
+    done = yield from always(step(plan, direction(at, goal), at), end)
+    now = yield Now()
+    etcd_away, api_away = away[0] if away else (None, None)
+    return Taken(
+        done.start, done.target, round(now.boottime - begun.boottime, 1), done.remaining, etcd_away, api_away
+    )
