@@ -111,11 +111,18 @@ def _tell(error: RegradeError, as_json: bool, automatic: bool) -> int:
     kind, code = _kind(error)
     message = " ".join(str(error).split())
     if automatic:
-        from .core import pairs
+        from .core import cures, pairs
 
         left_open = getattr(error, "left_open", False) or getattr(error, "began", False)
-        level = getattr(error, "level", "")
-        told = {"result": kind, "left_open": str(left_open).lower(), "level": level, "message": message}
+        told = {
+            "result": kind,
+            "left_open": str(left_open).lower(),
+            "undone": str(getattr(error, "undone", False)).lower(),
+            "level": getattr(error, "level", ""),
+            "reason": error.reason,
+            "cure": cures.cure(error.reason),
+            "message": message,
+        }
         _out(pairs.dump(told), end="")
     elif as_json:
         import json

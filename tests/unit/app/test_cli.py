@@ -182,8 +182,9 @@ def test_the_watchers_children_answer_in_pairs(cluster: Cluster, capsys: pytest.
     code, out, err = run(capsys, "step", "down", "--automatic")
     answer = pairs.parse(out)
     assert (code, err) == (3, ""), "the watcher logs the answer itself"
-    assert answer["result"] == "refused"
+    assert (answer["result"], answer["reason"], answer["undone"]) == ("refused", "ready", "false")
     assert "server2 is not Ready" in answer["message"]
+    assert "bring that server back" in answer["cure"]
 
 
 def test_a_step_decided_at_another_level_is_3_and_tells_the_level(

@@ -11,11 +11,18 @@ from __future__ import annotations
 
 
 class RegradeError(Exception):
-    """Base of every error this project raises on purpose; its text is one line for a person."""
+    """Base of every error this project raises on purpose; its text is one line for a person.
+
+    `reason` is the word for it in the closed list of `cures`, which says what a person can do.
+    """
+
+    reason = "other"
 
 
 class LevelUnknown(RegradeError):
     """The level cannot be told now (booting, container gone, engine silent). Never taken for full."""
+
+    reason = "level-unknown"
 
 
 class ApplyFailed(RegradeError):
@@ -34,7 +41,15 @@ class ApplyFailed(RegradeError):
 
 
 class StepRefused(RegradeError):
-    """A check forbids the step; nothing was changed by the one who raises it."""
+    """A check forbids the step; nothing was changed by the one who raises it.
+
+    `level` is the running level where it became known. `undone` tells that the intent was written and taken
+    back: a write of it whose answer was lost may still come.
+    """
+
+    def __init__(self, message: str, reason: str = "other", level: str = "", undone: bool = False) -> None:
+        super().__init__(message)
+        self.reason, self.level, self.undone = reason, level, undone
 
 
 class LevelMoved(StepRefused):
@@ -42,13 +57,17 @@ class LevelMoved(StepRefused):
 
     def __init__(self, node: str, level: str, expected: str) -> None:
         super().__init__(
-            f"{node} is at {level}, expected {expected}: it was stepped meanwhile; decide anew"
+            f"{node} is at {level}, expected {expected}: it was stepped meanwhile; decide anew",
+            "level",
+            level,
         )
-        self.level = level
 
 
 class HostBusy(StepRefused):
     """Another process of this host has the host's lock; the text names it."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, "host")
 
 
 class StepFailed(RegradeError):
@@ -62,9 +81,13 @@ class StepFailed(RegradeError):
 class SettingsWrong(RegradeError):
     """A setting is missing, malformed or contradicts another; the text names them and why."""
 
+    reason = "settings"
+
 
 class ClusterError(RegradeError):
     """A call to the cluster did not give its answer."""
+
+    reason = "cluster"
 
 
 class Unreachable(ClusterError):
@@ -80,6 +103,8 @@ class Conflict(ClusterError):
 
 class Forbidden(ClusterError):
     """401 or 403, with verb, resource and namespace in the text."""
+
+    reason = "permission"
 
 
 class Missing(ClusterError):

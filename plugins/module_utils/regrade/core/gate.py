@@ -32,6 +32,7 @@ from .marks import MEMBER_ADDRESS, MEMBER_NAME, OURS, REMOVED_MEMBER, intent_of,
 from .model import Member, Node, PeerAnswer
 from .settings import FRESH_SECONDS
 
+CHECKS = ("members", "quorum", "ready", "voter", "full", "intent", "serviced", "fresh", "api")
 KURED = ("weave.works/kured-reboot-in-progress", "kured.dev/reboot-in-progress")
 
 
@@ -131,10 +132,7 @@ def check(facts: Facts) -> Tuple[Check, ...]:
     if misfit:
         return (
             *results,
-            *(
-                Check(name, None, "not asked")
-                for name in ("quorum", "ready", "voter", "full", "intent", "serviced", "fresh", "api")
-            ),
+            *(Check(name, None, "not asked") for name in CHECKS[1:]),
         )
     results.append(
         Check(
@@ -189,6 +187,12 @@ def refusal(checks: Tuple[Check, ...], strict: bool = True) -> str:
         if item.ok is False or (strict and item.ok is None):
             return f"{item.check}: {item.detail}"
     return ""
+
+
+def reason_of(refused: str) -> str:
+    """The check that a text of `refusal` or `busy` begins with."""
+    word = refused.partition(":")[0]
+    return word if word in CHECKS else "other"
 
 
 def peer_nodes(facts: Facts) -> Tuple[Node, ...]:

@@ -21,6 +21,8 @@ OURS = PREFIX + "regrade-ours"  # annotation: what we set and will take back, un
 HOLD = PREFIX + "regrade-hold"  # annotations a person sets: leave this server where it is,
 PAUSE = PREFIX + "regrade-pause"  # take no new automatic step,
 DRY_RUN = PREFIX + "regrade-dry-run"  # only say what would be done
+SWITCHES = {"hold": HOLD, "pause": PAUSE, "dry-run": DRY_RUN}
+STILL_WORDS = {"hold": "held", "pause": "paused", "dry-run": "in dry-run"}
 FIELD_MANAGER = "k3s-regrade"
 PROTOCOL = 1
 
@@ -85,6 +87,11 @@ def ours_of(node: Node) -> Tuple[str, ...]:
 def switch(node: Node, key: str) -> bool:
     """Whether a person's switch (HOLD, PAUSE, DRY_RUN) is on; any value but an explicit no counts."""
     return node.annotations.get(key, "false").strip().lower() not in ("false", "no", "0", "")
+
+
+def stilled(node: Node) -> str:
+    """The first of a person's switches that is on and forbids automatic steps: hold, pause, dry-run, or ""."""
+    return next((word for word, key in SWITCHES.items() if switch(node, key)), "")
 
 
 def at_level(node: Node, level: str, intent: Optional[Intent]) -> NodeChange:

@@ -237,18 +237,18 @@ def lock_patience(plan: Plan) -> float:
 
 def _step(plan: Plan, move: str, expected: str) -> Steps[Outcome]:
     if (yield ReadState(JOURNAL)):
-        raise StepRefused("a step of this server is still open; `regrade settle` ends it")
+        raise StepRefused("a step of this server is still open; `regrade settle` ends it", "open-step")
     start: str = yield CurrentLevel()
     if start != expected:
         raise LevelMoved(plan.node, start, expected)
     target = start if move == STAY else below(start) if move == DOWN else above(start)
     if not target:
-        raise StepRefused(f"{plan.node} is at {start} already: there is no level further {move}")
+        raise StepRefused(f"{plan.node} is at {start} already: there is no level further {move}", "level", start)
     opened = Open(plan, start, target)
     try:
         yield from _preflight(opened)
     except ClusterError as error:
-        raise StepRefused(f"the cluster does not answer: {error}") from None
+        raise StepRefused(f"the cluster does not answer: {error}", error.reason) from None
     return (yield from under_lease(opened, _act(opened)))
 
 
@@ -261,31 +261,40 @@ def _preflight(opened: Open) -> Steps[None]:
     if own is None:
         raise StepRefused(
             f"NODE_NAME={plan.node} is no Node with the etcd role; there are "
-            f"{', '.join(node.name for node in nodes) or 'none'}"
+            f"{', '.join(node.name for node in nodes) or 'none'}",
+            "node",
         )
+    if plan.automatic and opened.start != opened.target:  # curing the trap keeps a vote: no switch forbids it
+        word = marks.stilled(own)
+        if word:
+            would = f"; it would step {direction(opened.start, opened.target)} to {opened.target} now"
+            raise StepRefused(
+                f"{plan.node} is {marks.STILL_WORDS[word]} (annotation {marks.SWITCHES[word]}): no automatic step"
+                + (would if word == "dry-run" else ""),
+                word,
+                opened.start,
+            )
     if marks.intent_of(own):
         raise StepRefused(
-            f"{plan.node} shows an open step that this host has no journal of; `regrade settle` looks at it"
+            f"{plan.node} shows an open step that this host has no journal of; `regrade settle` looks at it",
+            "open-step",
         )
     if not marks.agrees(own, opened.start):
         raise StepRefused(
             f"k3s runs at {opened.start} but the Node's marks say {marks.level_of(own)}; "
-            "`regrade settle` makes them agree"
+            "`regrade settle` makes them agree",
+            "marks",
         )
-    if plan.automatic and opened.start != opened.target:  # curing the trap keeps a vote: no switch forbids it
-        for key, word in ((marks.HOLD, "held"), (marks.PAUSE, "paused"), (marks.DRY_RUN, "in dry-run")):
-            if marks.switch(own, key):
-                raise StepRefused(f"{plan.node} is {word} (annotation {key}): no automatic step")
     busy = gate.busy(nodes, plan.node)
     if busy:
-        raise StepRefused(busy)
+        raise StepRefused(busy, gate.reason_of(busy))
     opened.watch = yield from _look(opened.watch)  # from here on: the first gate has less to wait for
     if not plan.wait:
         yield from _look_at_lease(plan)
     try:
         yield Preflight()
     except RegradeError as error:
-        raise StepRefused(str(error)) from None
+        raise StepRefused(str(error), "platform") from None
     if opened.start == CONTROL_PLANE and opened.target == ETCD_ONLY:
         _judge_pods(plan.settings, (yield ListPods(plan.node)), final=False)
     _refuse((yield from _members(nodes, plan.node)), strict=False)
@@ -307,7 +316,7 @@ def _act(opened: Open) -> Steps[Outcome]:
         yield from _journal(opened, INTENT)
     except RegradeError as error:
         yield RemoveState(JOURNAL)
-        raise StepRefused(f"the journal cannot be written: {error}") from None
+        raise StepRefused(f"the journal cannot be written: {error}", "storage") from None
     try:
         yield from write_intent(opened)
         yield from _still_ours(opened)
@@ -316,7 +325,7 @@ def _act(opened: Open) -> Steps[Outcome]:
         yield from _journal(opened, EFFECTS_BEGUN)
     except RegradeError as error:
         yield from undo(opened, str(error), began=False)
-        raise StepRefused(str(error)) from None
+        raise StepRefused(str(error), error.reason, opened.start, undone=True) from None
     return (yield from go_on(opened, EFFECTS[opened.start, opened.target]))
 
 
@@ -408,22 +417,25 @@ def _look_at_lease(plan: Plan, refuse: bool = True) -> Steps[Optional[Lease]]:
         nodes: Tuple[Node, ...] = (yield ReadNodes()) if verdict.kind == leases.EXPIRED else ()
     except Missing:
         raise StepRefused(
-            f"the Lease kube-system/{plan.settings.lease_name} does not exist; the role makes it: run it"
+            f"the Lease kube-system/{plan.settings.lease_name} does not exist; the role makes it: run it",
+            "lease-missing",
         ) from None
     except RegradeError as error:
-        raise StepRefused(f"whether the Lease is free cannot be told: {error}") from None
+        raise StepRefused(f"whether the Lease is free cannot be told: {error}", error.reason) from None
     holder = leases.node_of(found.holder)
     if any(node.name == holder and marks.intent_of(node) for node in nodes):
         raise StepRefused(
             f"the Lease is held by {found.holder}, which is silent, and its Node shows an open step: bring that "
-            "server back, it ends its step itself"
+            "server back, it ends its step itself",
+            "lease",
         )
     if verdict.kind != leases.HELD:
         return found
     if refuse:
         raise StepRefused(
             f"the Lease is held by {found.holder}, seen unchanged for {verdict.age:.0f} s "
-            f"(taken over after {verdict.duration:.0f} s unchanged)"
+            f"(taken over after {verdict.duration:.0f} s unchanged)",
+            "lease",
         )
     return None
 
@@ -436,24 +448,26 @@ def _swap_lease(plan: Plan, record: Lease) -> Steps[bool]:
     except Conflict:
         return False
     except Forbidden as error:
-        raise StepRefused(str(error)) from None
+        raise StepRefused(str(error), error.reason) from None
     except ClusterError as error:
         try:
             return bool((yield ReadLease()).holder == plan.holder)
         except ClusterError:
-            raise StepRefused(f"the Lease was asked for, but no answer came: {error}") from None
+            raise StepRefused(f"the Lease was asked for, but no answer came: {error}", "cluster") from None
 
 
 def _still_ours(opened: Open) -> Steps[None]:
     found: Lease = yield ReadLease()
     if found.holder != opened.plan.holder:
-        raise StepRefused(f"the Lease was lost to {found.holder or 'nobody (it was cleared)'} meanwhile")
+        raise StepRefused(
+            f"the Lease was lost to {found.holder or 'nobody (it was cleared)'} meanwhile", "lease-lost"
+        )
 
 
 def _not_lost(opened: Open) -> Steps[None]:
     lost = yield RenewalLost()
     if lost:
-        raise StepRefused(f"the Lease's renewal was lost: {lost}")
+        raise StepRefused(f"the Lease's renewal was lost: {lost}", "lease-lost")
 
 
 def _release(plan: Plan) -> Steps[None]:
@@ -508,7 +522,8 @@ def ask_gate(opened: Open, restart: bool = False) -> Steps[gate.Facts]:
             return facts
         # waiting for a node lease took its time: ask the rest again, now that it is seen
     raise StepRefused(
-        f"the checks took longer than {GATE_AGE_SECONDS:.0f} s three times: the cluster answers too slowly"
+        f"the checks took longer than {GATE_AGE_SECONDS:.0f} s three times: the cluster answers too slowly",
+        "cluster",
     )
 
 
@@ -530,7 +545,7 @@ def _gate_round(opened: Open) -> Steps[Tuple[gate.Facts, float]]:
         facts = facts._replace(ages=(yield from _watch_leases(opened, tuple(node.name for node in peers))))
         _refuse(facts, strict=True)
     except ClusterError as error:
-        raise StepRefused(f"the cluster does not answer: {error}") from None
+        raise StepRefused(f"the cluster does not answer: {error}", error.reason) from None
     return facts, began.boottime
 
 
@@ -553,7 +568,7 @@ def _watch_leases(opened: Open, names: Tuple[str, ...]) -> Steps[Dict[str, Optio
 def _refuse(facts: gate.Facts, strict: bool) -> None:
     why = gate.refusal(gate.check(facts), strict)
     if why:
-        raise StepRefused(why)
+        raise StepRefused(why, gate.reason_of(why))
 
 
 def _same_identity(opened: Open, facts: gate.Facts) -> None:
@@ -563,11 +578,13 @@ def _same_identity(opened: Open, facts: gate.Facts) -> None:
     if opened.uid and _own(facts).uid != opened.uid:
         raise StepRefused(
             f"Node {opened.plan.node} was made anew (uid {_own(facts).uid}, was {opened.uid}): its etcd "
-            "member may be gone; do not restart this server, look at `etcdctl member list`"
+            "member may be gone; do not restart this server, look at `etcdctl member list`",
+            "identity",
         )
     if opened.member and (member is None or member.id != opened.member):
         raise StepRefused(
-            f"this server's etcd member is {member.id if member else 'gone'}, was {opened.member}"
+            f"this server's etcd member is {member.id if member else 'gone'}, was {opened.member}",
+            "identity",
         )
 
 
@@ -607,7 +624,8 @@ def write_intent(opened: Open) -> Steps[None]:
         found = marks.intent_of(node)
         if found:
             raise StepRefused(
-                f"{node.name} shows another open step, by {found.holder or 'nobody we can read'}"
+                f"{node.name} shows another open step, by {found.holder or 'nobody we can read'}",
+                "open-step",
             )
         return NodeChange(annotations={marks.INTENT: marks.intent_text(intent)})
 
@@ -651,7 +669,7 @@ def _write(
         try:
             node: Node = yield ReadNode(opened.plan.node)
             if opened.uid and node.uid != opened.uid:
-                raise StepRefused(f"Node {node.name} was made anew (uid {node.uid}, was {opened.uid})")
+                raise StepRefused(f"Node {node.name} was made anew (uid {node.uid}, was {opened.uid})", "identity")
             if done(node):
                 return node
             changed: Node = yield ChangeNode(opened.plan.node, build(node), node.resource_version)
@@ -761,7 +779,7 @@ def _drain(opened: Open) -> Steps[None]:
                 answer = yield Evict(pod)
                 reasons[name] = "is ending" if answer.accepted else answer.reason
         except Forbidden as error:
-            raise StepRefused(str(error)) from None
+            raise StepRefused(str(error), error.reason) from None
         except ClusterError as error:
             yield Log(f"drain: {error}")
             left, going = [], [Pod("", "", "", "", False, False, False)]  # not known: look again
@@ -806,11 +824,12 @@ def _judge_pods(settings: Settings, pods: Tuple[Pod, ...], final: bool) -> None:
     if lost:
         raise StepRefused(
             f"pods without an owner would be lost for good: {', '.join(lost)} (move them, or set "
-            "DRAIN_PODS_WITHOUT_OWNER=end)"
+            "DRAIN_PODS_WITHOUT_OWNER=end)",
+            "pods",
         )
     if final and left and settings.drain_remaining == "refuse":
         names = ", ".join(f"{pod.namespace}/{pod.name}" for pod in left)
-        raise StepRefused(f"pods are still on the Node and DRAIN_REMAINING=refuse: {names}")
+        raise StepRefused(f"pods are still on the Node and DRAIN_REMAINING=refuse: {names}", "pods")
 
 
 def _apply(opened: Open) -> Steps[None]:
@@ -822,13 +841,13 @@ def _apply(opened: Open) -> Steps[None]:
             try:
                 yield from _still_ours(opened)
             except ClusterError as error:
-                raise StepRefused(f"the Lease cannot be read: {error}") from None
+                raise StepRefused(f"the Lease cannot be read: {error}", error.reason) from None
         yield from ask_gate(opened, restart=True)
         opened.facts["restart"] = "asked"
         try:
             yield from _journal(opened, RESTART)
         except RegradeError as error:
-            raise StepRefused(f"the journal cannot be written: {error}") from None
+            raise StepRefused(f"the journal cannot be written: {error}", "storage") from None
         now = yield Now()
         if now.boottime - opened.asked > GATE_AGE_SECONDS:  # the write took its time, as a busy card does
             try:

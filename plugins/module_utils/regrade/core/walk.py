@@ -49,7 +49,7 @@ def walk(plan: Plan, where: str, expected: str = "", check: bool = False) -> Ste
     if check:
         start: str = yield CurrentLevel()
         if (yield ReadState(JOURNAL)):
-            raise StepRefused("a step of this server is still open; `regrade settle` ends it")
+            raise StepRefused("a step of this server is still open; `regrade settle` ends it", "open-step")
     else:
         start = yield from _settled_level(plan)
     if expected and start != expected:
@@ -78,7 +78,7 @@ def _settled_level(plan: Plan) -> Steps[str]:
     try:
         settled = yield from settle(plan, cure=False)
     except ClusterError as error:
-        raise StepRefused(f"the cluster does not answer: {error}") from None
+        raise StepRefused(f"the cluster does not answer: {error}", error.reason) from None
     return settled.level
 
 
