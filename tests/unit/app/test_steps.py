@@ -991,6 +991,23 @@ def test_an_intent_without_a_journal_is_cleared_and_the_marks_made_right() -> No
     assert_free(cluster)
 
 
+def test_under_a_hold_an_intent_without_a_journal_is_cleared_and_nothing_else() -> None:
+    """It would hold every other server up."""
+    cluster = Cluster()
+    step_to(cluster.process(S), "control-plane")
+    host = cluster.hosts[S]
+    host.running = host.record = "full"
+    annotations = {**cluster.node(S).annotations, marks.INTENT: "{"}
+    cluster.api.set_node(S, annotations=annotations)
+    before = cluster.node(S)
+    assert settle(cluster.process(S), automatic=True)["action"] == "cleared"
+    kept = {key: value for key, value in annotations.items() if key != marks.INTENT}
+    assert cluster.node(S) == before._replace(
+        annotations=kept, resource_version=cluster.node(S).resource_version
+    )
+    assert_free(cluster)
+
+
 def test_an_unreadable_intent_is_cleared_too() -> None:
     cluster = Cluster()
     cluster.api.set_node(S, annotations={**cluster.node(S).annotations, marks.INTENT: "{"})
@@ -1009,26 +1026,108 @@ def test_a_level_set_by_another_hand_is_adopted() -> None:
     assert_untouched(cluster)
 
 
-def test_a_recreated_container_that_runs_full_beside_its_record_is_adopted_with_the_record() -> None:
-    """Only the data volume came back: k3s does not read the record any more."""
+def recreated(hold: bool = False) -> Cluster:
+    """A server at etcd-only whose container was made anew: only the data volume came back, and k3s does not
+    read the record any more."""
+    cluster = Cluster()
+    step_to(cluster.process(S), "etcd-only", hold=hold)
+    host = cluster.hosts[S]
+    host.running = "full"
+    host.noted.clear()
+    assert host.current_level() == "full"
+    return cluster
+
+
+def test_field_case_e47_a_recreated_container_is_brought_back_to_its_level_by_a_step() -> None:
+    cluster = recreated()
+    host = cluster.hosts[S]
+    told = settle(cluster.process(S), automatic=True)
+    assert (told["action"], told["level"], told["back"]) == ("returning", "control-plane", "etcd-only")
+    assert_at(cluster, "control-plane")
+    assert host.noted == {}, "not counted as a step: no cooldown"
+    assert_free(cluster)
+    again = settle(cluster.process(S), automatic=True)  # another watcher, or the same one later
+    assert (again["action"], again["back"]) == ("nothing", "etcd-only")
+    step_to(cluster.process(S), "down", automatic=True)
+    assert_at(cluster, "etcd-only")
+    assert settle(cluster.process(S), automatic=True)["back"] == ""
+    assert "bring-back" not in host.disk
+    assert host.restarts == ["etcd-only"] * 2
+
+
+def test_a_recreated_container_killed_at_any_request_of_its_return_is_brought_back_all_the_same() -> None:
+    at, killed = 0, True
+    while killed:
+        at, killed = at + 1, False
+        for after in (False, True):
+            cluster = recreated()
+            try:
+                settle(cluster.process(S, kill_at=at, after=after), automatic=True)
+            except Crash:
+                killed = True
+            told = settle(cluster.process(S), automatic=True)
+            assert (told["level"], told["back"]) == ("control-plane", "etcd-only"), at
+            assert_at(cluster, "control-plane")
+            assert_free(cluster)
+    assert at > 20
+
+
+@pytest.mark.parametrize("where", ["up", "full"])
+def test_a_step_up_by_hand_ends_the_return(where: str) -> None:
+    cluster = recreated()
+    settle(cluster.process(S), automatic=True)
+    step_to(cluster.process(S), where)
+    assert_untouched(cluster)
+    assert "bring-back" not in cluster.hosts[S].disk
+    step_to(cluster.process(S), "down", hold=False)
+    assert settle(cluster.process(S), automatic=True)["back"] == ""
+
+
+@pytest.mark.parametrize("key", [marks.HOLD, marks.PAUSE, marks.DRY_RUN])
+def test_a_recreated_container_under_a_switch_stays_until_that_is_off(key: str) -> None:
+    cluster = recreated()
+    cluster.api.set_node(S, annotations={**cluster.node(S).annotations, key: "true"})
+    disk, writes = dict(cluster.hosts[S].disk), list(cluster.api.writes)
+    told = settle(cluster.process(S), automatic=True)
+    assert (told["action"], told["level"], told["changed"], told["back"]) == ("left", "full", False, "")
+    assert "without that" in told["message"]
+    with pytest.raises(StepRefused, match=key):
+        step_to(cluster.process(S), "down", automatic=True)
+    assert (cluster.hosts[S].disk, cluster.api.writes) == (disk, writes)
+    annotations = {word: value for word, value in cluster.node(S).annotations.items() if word != key}
+    cluster.api.set_node(S, annotations=annotations)
+    assert settle(cluster.process(S), automatic=True)["back"] == "etcd-only"
+
+
+def test_a_record_removed_by_another_hand_is_adopted() -> None:
     cluster = Cluster()
     step_to(cluster.process(S), "etcd-only", hold=False)
     host = cluster.hosts[S]
-    host.running = "full"
-    assert host.current_level() == "full"
+    host.record = "full"
     assert settle(cluster.process(S), automatic=True)["action"] == "repaired"
-    assert_at(cluster, "full")
+    assert_at(cluster, "etcd-only")
+    host.running = host.record = "full"
+    assert settle(cluster.process(S), automatic=True)["back"] == ""
     assert_untouched(cluster)
-    assert_free(cluster)
-    assert len(host.restarts) == 1
+
+
+def test_a_return_that_cannot_be_noted_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = recreated()
+
+    def full(name: str, document: dict[str, object]) -> None:
+        raise RegradeError("no space left")
+
+    monkeypatch.setattr(cluster.hosts[S], "write", full)
+    with pytest.raises(StepRefused, match="no space left") as caught:
+        settle(cluster.process(S), automatic=True)
+    assert (caught.value.reason, caught.value.level) == ("storage", "full")
+    assert cluster.hosts[S].record == "etcd-only"
 
 
 def test_a_step_brings_a_recreated_container_that_is_held_back_to_its_level() -> None:
-    cluster = Cluster()
-    step_to(cluster.process(S), "etcd-only")
+    cluster = recreated(hold=True)
     host = cluster.hosts[S]
-    host.running = "full"
-    assert settle(cluster.process(S), automatic=True)["action"] == "nothing", "held"
+    assert settle(cluster.process(S), automatic=True)["action"] == "left", "held"
     report = step_to(cluster.process(S), "etcd-only")
     assert report["changed"] is True
     assert_at(cluster, "etcd-only")
@@ -1066,7 +1165,7 @@ def test_left_over_marks_at_full_are_cleared_unless_held() -> None:
     step_to(cluster.process(S), "control-plane")
     host = cluster.hosts[S]
     host.running = host.record = "full"
-    assert settle(cluster.process(S), automatic=True)["action"] == "nothing", "held by the step by hand"
+    assert settle(cluster.process(S), automatic=True)["action"] == "left", "held by the step by hand"
     release(cluster.process(S))
     assert settle(cluster.process(S), automatic=True)["action"] == "repaired"
     assert_untouched(cluster)
@@ -1212,8 +1311,9 @@ def test_a_cure_that_does_not_help_ends_failed_and_is_not_tried_again_soon() -> 
     assert_at(cluster, "etcd-only")
     assert_free(cluster)
     for _round in range(3):
-        with pytest.raises(StepRefused, match="a restart did not cure it"):
-            settle(cluster.process(S), automatic=True)
+        told = settle(cluster.process(S), automatic=True)
+        assert (told["action"], told["level"], told["changed"]) == ("uncured", "etcd-only", False)
+        assert "a restart did not cure it" in told["message"]
     assert host.restarts == ["etcd-only"] * 2
     cluster.time.sleep(4000)
     with pytest.raises(StepFailed):
@@ -1266,6 +1366,7 @@ def test_settling_a_server_that_is_well_writes_nothing() -> None:
         "changed": False,
         "action": "nothing",
         "level": "full",
+        "back": "",
         "message": "level and marks agree, no step is open",
     }
     assert cluster.api.writes == []

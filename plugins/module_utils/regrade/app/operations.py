@@ -67,9 +67,10 @@ def settle(server: Server, automatic: bool = False, wait: float = 0.0) -> Settle
     """Ends what is open. Raises RegradeError."""
     done = server.run(reconcile.settle(server.plan(automatic=automatic, wait=wait)))
     return {
-        "changed": done.action != reconcile.NOTHING,
+        "changed": done.action not in (reconcile.NOTHING, reconcile.LEFT, reconcile.UNCURED),
         "action": done.action,
         "level": done.level,
+        "back": done.back,
         "message": done.message,
     }
 

@@ -34,6 +34,7 @@ class SettleReport(TypedDict):
     changed: bool
     action: str
     level: str
+    back: str  # the level it is to be stepped down to again, "" for none
     message: str
 
 

@@ -71,11 +71,14 @@ class HostBusy(StepRefused):
 
 
 class StepFailed(RegradeError):
-    """The step had its first effect and did not succeed: undone, or left open for `settle` to end."""
+    """The step had its first effect and did not succeed: undone, or left open for `settle` to end.
 
-    def __init__(self, message: str, left_open: bool) -> None:
+    `level` is the running level where it became known.
+    """
+
+    def __init__(self, message: str, left_open: bool, level: str = "") -> None:
         super().__init__(message)
-        self.left_open = left_open
+        self.left_open, self.level = left_open, level
 
 
 class SettingsWrong(RegradeError):

@@ -10,23 +10,31 @@ Rules
    no Lease, gate or API.
 2. An open step whose intent is still there goes on (or is undone where nothing had begun). One whose
    intent is gone is never resumed: somebody ended it.
-3. A level changed by anything but a step is adopted, not fought.
-4. A changed Node uid or member id stops everything.
-5. An unknown level is never taken for any level: wait.
+3. A level changed by anything but a step is adopted, not fought: marks and record follow what runs.
+4. But a record *below* the running level, with no step open, is that of a container made anew, which lost
+   the link to it. Nobody chose that level: the server is marked control-plane, which runs the same k3s as
+   full, and what it had is noted (BRING_BACK). The watcher steps it down to there again, through the
+   whole gate. Not counted as a step, and no cooldown begins.
+5. A changed Node uid or member id stops everything.
+6. An unknown level is never taken for any level: wait.
+7. Held, paused or in dry-run (`still`), the watcher writes nothing, but for what ends an open step, and for
+   what keeps the vote: rule 1, and freeing k3s from the trap. A person who settles by hand is not held up.
 No I/O and no clock here: the world answers the requests.
 """
 
 from __future__ import annotations
 
-from typing import Dict, NamedTuple, Optional, Tuple
+from typing import Dict, NamedTuple, Optional, Tuple, Union
 
 from . import lease as leases
 from . import marks
-from .errors import ClusterError, LevelUnknown, RegradeError, StepFailed, StepRefused
-from .levels import CONTROL_PLANE, ETCD_ONLY, FULL, STAY
-from .model import Lease, Member, Node
+from .cures import cure
+from .errors import ClusterError, Conflict, LevelUnknown, RegradeError, StepFailed, StepRefused
+from .levels import CONTROL_PLANE, DOWN, ETCD_ONLY, FULL, LEVELS, STAY, direction
+from .model import Lease, Member, Node, NodeChange
 from .requests import (
     Apply,
+    ChangeNode,
     CurrentLevel,
     Log,
     NewId,
@@ -46,6 +54,7 @@ from .requests import (
     WriteState,
 )
 from .step import (
+    BRING_BACK,
     EFFECTS,
     FINISH_SECONDS,
     IDENTITY,
@@ -53,7 +62,7 @@ from .step import (
     JOURNAL,
     POLL_SECONDS,
     REACHED,
-    UNCURED,
+    WRITE_TRIES,
     Open,
     Plan,
     go_on,
@@ -68,6 +77,7 @@ from .step import (
     write_intent,
     write_level,
 )
+from .step import UNCURED as LAST_CURE
 
 UNCURED_SECONDS = 1800.0  # between cures, where the last did not help: k3s ends by itself after 900
 BOOT_POLLS = 30  # looks at a booting k3s, POLL_SECONDS apart, before settle gives up for now
@@ -81,9 +91,9 @@ class Situation(NamedTuple):
     intent: str  # none, same (the journal's), other
     running: str  # unknown, start, target (of the journal; see `_as_start`), or else the level's name
     marks: str  # agree, differ (with the running level)
-    record: str  # agree, differ (with the running level; agree where it is not known)
-    trapped: str  # no, yes
-    hold: str  # no, yes; a person who settles by hand is not held up
+    record: str  # agree, above, below (the running level; agree where it is not known)
+    trapped: str  # no, yes, uncured (a restart did not help, and the next is not due)
+    still: str  # no, or the person's switch: hold, pause, dry-run; no for a person who settles by hand
 
 
 class Row(NamedTuple):
@@ -95,7 +105,7 @@ class Row(NamedTuple):
 
 
 # actions
-NOTHING, WAIT, ALARM, UNDO, RESUME, CLOSE, REPAIR, CURE = (
+NOTHING, WAIT, ALARM, UNDO, RESUME, CLOSE, REPAIR, CURE, RETURN, CLEAR, LEFT, UNCURED = (
     "nothing",
     "waiting",
     "alarm",
@@ -104,7 +114,12 @@ NOTHING, WAIT, ALARM, UNDO, RESUME, CLOSE, REPAIR, CURE = (
     "closed",
     "repaired",
     "cured",
+    "returning",
+    "cleared",
+    "left",
+    "uncured",
 )
+STILL = ("hold", "pause", "dry-run")
 
 ROWS: Tuple[Row, ...] = (
     Row(
@@ -136,26 +151,51 @@ ROWS: Tuple[Row, ...] = (
     ),
     Row(ALARM, {"journal": ("begun",)}, "k3s runs at a level that the open step does not touch"),
     Row(
+        RETURN,
+        {"record": ("below",), "still": ("no",)},
+        "k3s came back without the link to its record: it is stepped down to the record's level again",
+    ),
+    Row(
+        CLEAR,
+        {"intent": ("other",), "still": STILL},
+        "the Node shows a step that this host has no journal of: its mark alone is cleared",
+    ),
+    Row(
         REPAIR,
         {"intent": ("other",)},
         "the Node shows a step that this host has no journal of: its mark is cleared",
     ),
     Row(
-        NOTHING, {"marks": ("differ",), "running": ("full",), "hold": ("yes",)}, "held: left-over marks stay"
+        REPAIR,
+        {"marks": ("differ",), "trapped": ("yes",)},
+        "the Node's marks are made those of the level k3s runs at, so that it can be freed from the trap",
+    ),
+    Row(LEFT, {"marks": ("differ",), "still": STILL}, "the Node's marks stay as they are"),
+    Row(
+        LEFT,
+        {"record": ("above", "below"), "trapped": ("no", "uncured"), "still": STILL},
+        "the record stays as it is",
     ),
     Row(REPAIR, {"marks": ("differ",)}, "the Node's marks are made those of the level k3s runs at"),
-    Row(REPAIR, {"record": ("differ",)}, "the record is made that of the level k3s runs at"),
+    Row(
+        REPAIR,
+        {"record": ("above",), "trapped": ("no", "uncured")},
+        "the record is made that of the level k3s runs at",
+    ),
     Row(CURE, {"trapped": ("yes",)}, "k3s is locked behind its own address and is restarted"),
+    Row(UNCURED, {"trapped": ("uncured",)}, "k3s is locked behind its own address"),
     Row(NOTHING, {}, "level and marks agree, no step is open"),
 )
 
 
 class Settled(NamedTuple):
-    """What settling did. `level` is the running level, "" where not known."""
+    """What settling did. `level` is the running level, "" where not known; `back` the level that the server
+    is to be stepped down to again (rule 4), "" for none."""
 
     action: str
     level: str
     message: str
+    back: str = ""
 
 
 def choose(situation: Situation) -> Row:
@@ -167,16 +207,24 @@ def choose(situation: Situation) -> Row:
 def settle(plan: Plan, cure: bool = True) -> Steps[Settled]:
     """Looks at this server and ends what is open. Raises StepRefused, StepFailed, LevelUnknown,
     ClusterError. Not `cure`: the trap is not looked for, as the step that comes next restarts k3s anyway."""
-    settled: Settled = yield from locked(
-        f"settling {plan.node}", _settle(plan, cure), lock_patience(plan)
-    )
+    settled: Settled = yield from locked(f"settling {plan.node}", _settle(plan, cure), lock_patience(plan))
     if settled.action != CURE:
         return settled
-    outcome = yield from step(plan, STAY, settled.level)  # a step of its own, with its own lock
+    try:
+        outcome = yield from step(plan, STAY, settled.level)  # a step of its own, with its own lock
+    except (StepRefused, StepFailed) as error:
+        raise _with_level(error, settled.level) from None
     return settled._replace(message=f"{settled.message}: {outcome.message}")
 
 
-def _settle(plan: Plan, cure: bool) -> Steps[Settled]:
+def _with_level(error: Union[StepRefused, StepFailed], level: str) -> Union[StepRefused, StepFailed]:
+    """What went wrong does not make the running level unknown."""
+    if not (error.level or getattr(error, "left_open", False)):
+        error.level = level
+    return error
+
+
+def _settle(plan: Plan, look_for_trap: bool) -> Steps[Settled]:
     document: Optional[Dict[str, object]] = yield ReadState(JOURNAL)
     opened = Open.from_document(plan, document) if document else None
     level, unknown = yield from _level(opened)
@@ -188,13 +236,14 @@ def _settle(plan: Plan, cure: bool) -> Steps[Settled]:
         ) from None
     kept: Optional[Dict[str, object]] = yield ReadState(IDENTITY)
     member = yield from _member(opened, kept)
-    trapped = (yield from _is_trapped(opened, level)) if cure else False
-    if trapped and plan.automatic:
-        yield from _cure_again()
+    trapped = "yes" if look_for_trap and (yield from _is_trapped(opened, level)) else "no"
+    uncured = (yield from _uncured()) if trapped == "yes" and plan.automatic else ""
+    if uncured:
+        trapped = "uncured"
     recorded = level if opened or not level else (yield from _recorded(level))
     found = situation(opened, kept, node, member, level, recorded, trapped, plan.automatic)
     row = choose(found)
-    text = row.words
+    text = uncured if row.action == UNCURED else row.words
     if row.action == WAIT:
         raise LevelUnknown(unknown)
     if row.action == ALARM:
@@ -215,15 +264,42 @@ def _settle(plan: Plan, cure: bool) -> Steps[Settled]:
         if level == FULL:
             yield RemoveState(IDENTITY)
         yield RemoveState(JOURNAL)
-    elif row.action == REPAIR:
+    elif row.action in (REPAIR, RETURN, CLEAR):
         known = str(kept.get("member", "")) if kept else ""  # etcd's list may not have been read now
-        yield from _repair(plan, node, level, member or known)
-        text = f"{row.words}: {level}"
-    if row.action in (NOTHING, UNDO, CLOSE):
+        try:
+            if row.action == CLEAR:
+                yield from under_lease(Open(plan, level, level), _clear(plan, node))
+            elif row.action == RETURN:
+                level = yield from _bring_back(plan, node, recorded, member or known)
+            else:
+                yield from _repair(plan, node, level, member or known)
+        except (StepRefused, StepFailed) as error:
+            raise _with_level(error, level) from None
+        text = f"{row.words}: {recorded if row.action == RETURN else level}"
+    elif row.action == LEFT:
+        would = choose(found._replace(still="no"))
+        text = f"{marks.STILL_WORDS[found.still]}: {row.words}; without that: {would.words}"
+    if row.action in (NOTHING, UNDO, CLOSE, LEFT, UNCURED):
         yield from _free_left_over(plan)
     if row.action != NOTHING:
         yield Log(f"settled: {text}")
-    return Settled(row.action, level, text)
+    back = "" if row.action == LEFT else (yield from _back(level))
+    return Settled(row.action, level, text, back)
+
+
+def _back(level: str) -> Steps[str]:
+    """The level to be stepped down to again, while the server is above it and below full; else that is over:
+    it is there, or a person stepped it up."""
+    try:
+        noted: Optional[Dict[str, object]] = yield ReadState(BRING_BACK)
+        wanted = str(noted.get("level", "")) if noted else ""
+        if wanted in LEVELS and level != FULL and direction(level, wanted) == DOWN:
+            return wanted
+        if noted is not None:
+            yield RemoveState(BRING_BACK)
+    except RegradeError as error:
+        yield Log(f"whether this server is to be stepped down again cannot be told: {error}")
+    return ""
 
 
 def _free_left_over(plan: Plan) -> Steps[None]:
@@ -254,7 +330,7 @@ def situation(
     member: str,
     level: str,
     recorded: str,
-    trapped: bool,
+    trapped: str,
     automatic: bool,
 ) -> Situation:
     """The words of the table for what was found."""
@@ -280,10 +356,17 @@ def situation(
         intent="none" if not intent else "same" if opened and intent.id == opened.id else "other",
         running=running,
         marks="agree" if marks.agrees(node, level) else "differ",
-        record="agree" if recorded == level else "differ",
-        trapped="yes" if trapped else "no",
-        hold="yes" if automatic and marks.switch(node, marks.HOLD) else "no",
+        record=_beside(recorded, level),
+        trapped=trapped,
+        still=(marks.stilled(node) if automatic else "") or "no",
     )
+
+
+def _beside(recorded: str, level: str) -> str:
+    """Where the record lies beside the running level."""
+    if recorded == level or recorded not in LEVELS:
+        return "agree"
+    return "below" if direction(level, recorded) == DOWN else "above"
 
 
 def _as_start(opened: Optional[Open], level: str) -> bool:
@@ -334,16 +417,18 @@ def _is_trapped(opened: Optional[Open], level: str) -> Steps[bool]:
         return False
 
 
-def _cure_again() -> Steps[None]:
-    """Each cure restarts etcd: after one that did not help the next waits. Raises StepRefused."""
-    document: Optional[Dict[str, object]] = yield ReadState(UNCURED)
+def _uncured() -> Steps[str]:
+    """Each cure restarts etcd: after one that did not help the next waits, for these words; "" where it is
+    due."""
+    document: Optional[Dict[str, object]] = yield ReadState(LAST_CURE)
     now = yield Now()
     at = document.get("boottime") if document and document.get("boot_id") == now.boot_id else None
     if isinstance(at, (int, float)) and 0 <= now.boottime - at < UNCURED_SECONDS:
-        raise StepRefused(
+        return (
             f"k3s is locked behind its own address, and a restart did not cure it {now.boottime - at:.0f} s ago "
-            f"(tried again after {UNCURED_SECONDS:.0f} s): step up, or set ETCD_ONLY_HTTPS_PORT to a free port"
+            f"(tried again after {UNCURED_SECONDS:.0f} s): {cure('trap')}"
         )
+    return ""
 
 
 def _member(opened: Optional[Open], kept: Optional[Dict[str, object]]) -> Steps[str]:
@@ -375,6 +460,34 @@ def _no_note(_facts: Dict[str, str]) -> Steps[None]:
     yield from ()
 
 
+def _bring_back(plan: Plan, node: Node, recorded: str, member: str) -> Steps[str]:
+    """Marks, record and link of control-plane, which runs the same k3s, and the note of what is to come again.
+
+    The note comes first: from then on any process of this server knows it, and a settling that is cut off
+    is done once more. Gives the level the server is at now.
+    """
+    try:
+        yield WriteState(BRING_BACK, {"level": recorded})
+    except RegradeError as error:
+        raise StepRefused(f"that {plan.node} was at {recorded} cannot be noted: {error}", "storage") from None
+    yield from _repair(plan, node, CONTROL_PLANE, member)
+    return CONTROL_PLANE
+
+
+def _clear(plan: Plan, node: Node) -> Steps[None]:
+    """Takes an intent off that no journal of ours is of, and nothing else."""
+    intent = marks.intent_of(node)
+    for _attempt in range(WRITE_TRIES):
+        try:
+            yield ChangeNode(plan.node, NodeChange(annotations={marks.INTENT: None}), node.resource_version)
+            return
+        except Conflict:
+            node = yield ReadNode(plan.node)
+            if marks.intent_of(node) != intent:
+                return
+    raise StepRefused(f"the mark of a step on {plan.node} could not be cleared: others write it meanwhile", "cluster")
+
+
 def _repair(plan: Plan, node: Node, level: str, member: str) -> Steps[None]:
     """Record and marks of the running level, under the Lease: the record, then our own intent, then the marks
     and its end in one write.
@@ -392,7 +505,7 @@ def _repair(plan: Plan, node: Node, level: str, member: str) -> Steps[None]:
             try:
                 yield Apply(level, no_restart, _no_note, {})
             except RegradeError as error:
-                raise StepRefused(f"the record of {level} could not be laid: {error}") from None
+                raise StepRefused(f"the record of {level} could not be laid: {error}", "platform") from None
         if marks.agrees(node, level) and not intent:
             return
         if not intent:

@@ -86,6 +86,7 @@ JOURNAL = "journal"  # state: the open step
 SEEN = "lease-seen"  # state: since when another's Lease was seen unchanged
 UNCURED = "uncured"  # state: when a restart last did not free k3s from the trap
 IDENTITY = "identity"  # state, while below full: Node uid and member id, which must never change
+BRING_BACK = "bring-back"  # state: the level to step back to, once a container came back without its record's link
 
 POLL_SECONDS = 2.0
 LOCK_SECONDS = 30.0  # patience of a person's command with the host's lock: the watcher looks after a server for seconds
@@ -713,7 +714,7 @@ def _close(opened: Open, level: str, outcome: str) -> Steps[None]:
             yield from _note(opened, level, outcome)
         except RegradeError as error:
             yield Log(f"{opened.words} could not be noted: {error}")
-    for name in (IDENTITY, JOURNAL) if level == FULL else (JOURNAL,):
+    for name in (BRING_BACK, IDENTITY, JOURNAL) if level == FULL else (JOURNAL,):
         try:
             yield RemoveState(name)
         except RegradeError as error:
