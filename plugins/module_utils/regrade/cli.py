@@ -107,23 +107,29 @@ def _kind(error: RegradeError) -> tuple[str, int]:
     return "failed", FAILED
 
 
+def automatic_answer(error: RegradeError) -> dict[str, str]:
+    """What the watcher is told of a verb that raised."""
+    from .core import cures
+
+    left_open = getattr(error, "left_open", False) or getattr(error, "began", False)
+    return {
+        "result": _kind(error)[0],
+        "left_open": str(left_open).lower(),
+        "undone": str(getattr(error, "undone", False)).lower(),
+        "level": getattr(error, "level", ""),
+        "reason": error.reason,
+        "cure": cures.cure(error.reason),
+        "message": " ".join(str(error).split()),
+    }
+
+
 def _tell(error: RegradeError, as_json: bool, automatic: bool) -> int:
     kind, code = _kind(error)
     message = " ".join(str(error).split())
     if automatic:
-        from .core import cures, pairs
+        from .core import pairs
 
-        left_open = getattr(error, "left_open", False) or getattr(error, "began", False)
-        told = {
-            "result": kind,
-            "left_open": str(left_open).lower(),
-            "undone": str(getattr(error, "undone", False)).lower(),
-            "level": getattr(error, "level", ""),
-            "reason": error.reason,
-            "cure": cures.cure(error.reason),
-            "message": message,
-        }
-        _out(pairs.dump(told), end="")
+        _out(pairs.dump(automatic_answer(error)), end="")
     elif as_json:
         import json
 
