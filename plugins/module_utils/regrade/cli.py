@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import sys
 
+from .adapters import priority
 from .core.errors import (
     ClusterError,
     LevelUnknown,
@@ -46,6 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
 
             path, as_json = _light_options(words[1:])
             return watcher.main(_settings(path), as_json)
+        priority.be_ordinary()
         if words[:1] == ["health"] and "-h" not in words and "--help" not in words:
             return _health(words[1:])
         options = _parse(words)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.adapters import priority
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.settings import KEYS, load
 from jinja2 import Environment, StrictUndefined
 
@@ -29,6 +30,7 @@ GIVEN = {
     "__github_runner_cluster_regrade_container": "k3s-regrade",
     "__github_runner_cluster_image": "image",
     "__github_runner_cluster_library": "library",
+    "__github_runner_cluster_may_protect": True,
 }
 
 
@@ -74,6 +76,15 @@ def test_the_services_health_is_what_the_command_says() -> None:
     assert service["healthcheck"]["test"] == ["CMD", "python3", "-S", "-m", "regrade.cli", "health"]
     # Docker before 25 refuses the whole service for it
     assert "start_interval" not in service["healthcheck"]
+
+
+def test_the_service_is_protected_where_the_host_allows_it_and_starts_where_not() -> None:
+    service = yaml.safe_load(rendered("compose.yaml.j2"))["services"]["regrade"]
+    assert service["oom_score_adj"] == priority.LAST_TO_GO
+    assert (service["cap_drop"], service["cap_add"]) == (["ALL"], ["IPC_LOCK"])
+    assert service["cpu_shares"] > 1024, "Docker's own default"
+    forbidden = rendered("compose.yaml.j2", __github_runner_cluster_may_protect=False)
+    assert "oom_score_adj" not in yaml.safe_load(forbidden)["services"]["regrade"]
 
 
 def test_one_base_image_is_named_everywhere() -> None:

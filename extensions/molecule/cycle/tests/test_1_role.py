@@ -63,6 +63,13 @@ def test_the_service_runs_by_itself_and_can_write_little(server: Server) -> None
     assert writable == ["/run/lock", "/var/lib/regrade", "/var/run/docker.sock"]
 
 
+def test_the_watchers_memory_is_locked_and_no_more_than_it_may_take(server: Server) -> None:
+    lines = server.docker("exec", "k3s-regrade", "cat", "/proc/1/status").stdout.splitlines()
+    kib = {line.split(":")[0]: int(line.split()[1]) for line in lines if line.startswith(("VmLck", "VmRSS"))}
+    assert kib["VmLck"] > 0
+    assert kib["VmRSS"] <= 12 << 10
+
+
 def test_without_its_profile_the_project_has_no_service(server: Server) -> None:
     compose = ("compose", f"--project-directory={PLACE}")
     assert server.docker(*compose, "config", "--services").stdout.split() == []

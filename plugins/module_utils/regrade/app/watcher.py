@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 
-from ..adapters import pair_files, psi
+from ..adapters import pair_files, priority, psi
 from ..core import pairs, policy, watch
 from ..core.errors import SettingsWrong
 from ..core.reading import Sample, parse_meminfo
@@ -260,4 +260,5 @@ def main(settings: Settings, as_json: bool = False) -> int:
         "below "
         f"{settings.memavailable_floor.of(total) >> 20}MiB of {total >> 20}MiB; step up is {settings.step_up}"
     )
+    log.say(priority.protect())
     return loop.run()
