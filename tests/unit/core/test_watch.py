@@ -322,3 +322,15 @@ def test_memory_goes_round() -> None:
     assert again.was_below
     assert again.state.relapses == 3
     assert again.state.level == "", "the level is asked for, not remembered"
+
+
+def test_samples_further_apart_than_settlings_do_not_keep_it_from_stepping_down() -> None:
+    """A thrashing host starves the watcher: then a settling is due at every sample."""
+    run = Run().at("control-plane")
+    run.available = 100
+    spawned = []
+    for _sample in range(5):
+        run.now += SETTINGS.settle_seconds + 1
+        spawned += [verb for _at, verb in run.go(5)]
+        run.answer(result="done", action="nothing", level="control-plane", message="well")
+    assert "down" in spawned

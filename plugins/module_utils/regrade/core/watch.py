@@ -119,7 +119,7 @@ def on_sample(watch: Watch, sample: Sample, settings: Settings) -> tuple[Watch, 
     watch = watch._replace(state=state)
     commands: Commands = ()
     if not watch.busy:
-        if _settle_due(watch, sample.monotonic):
+        if _settle_due(watch, sample.monotonic) and not _goes_first(watch, decision):
             watch, commands = watch._replace(busy=SETTLE), (Spawn(SETTLE),)
         elif decision.action:
             watch, commands = watch._replace(busy=decision.action), (Spawn(decision.action),)
@@ -208,6 +208,12 @@ def _failed(watch: Watch, verb: str, message: str, sample: Sample, settings: Set
         step = LastStep(sample.boottime, sample.boot_id, verb)
         watch = watch._replace(state=policy.after_step(watch.state, watch.state.level, step, settings))
     return watch._replace(trouble=message, settle_at=sample.monotonic, settle_wait=0.0)
+
+
+def _goes_first(watch: Watch, decision: Decision) -> bool:
+    """Whether the step that was decided on comes before a settling that is due: it settles first itself, and
+    on a host so short of memory that samples come further apart than SETTLE_SECONDS each one finds it due."""
+    return decision.action in (DOWN, UP) and not watch.open
 
 
 def _settle_due(watch: Watch, now: float) -> bool:
