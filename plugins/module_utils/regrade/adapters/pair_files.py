@@ -52,4 +52,4 @@ def write_whole(path: str, data: bytes) -> None:
 
 
 def write(path: str, values: dict[str, str]) -> None:
-    write_whole(path, pairs.dump(values).encode())
+    write_whole(path, pairs.dump(values).encode("utf-8", "backslashreplace"))

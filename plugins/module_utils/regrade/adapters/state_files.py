@@ -33,7 +33,7 @@ class StateFiles:
                 found = json.load(file)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise RegradeError(
                 f"{path} cannot be read: {error}; expected a JSON object; look at it, and remove it "
                 "only after comparing the Node's marks with the level k3s runs at"

@@ -101,15 +101,18 @@ def seen_document(seen: Seen) -> Dict[str, object]:
 
 
 def seen_from(document: Optional[Dict[str, object]]) -> Optional[Seen]:
-    """What `seen_document` made; None where it is absent or not of that form."""
+    """What `seen_document` made; None where it is absent or not of that form.
+
+    A time that no clock shows would make the record look old, and the Lease be taken from its holder.
+    """
     try:
         if not document:
             return None
+        boottime = float(str(document["boottime"]))
+        if not 0 <= boottime < float("inf"):
+            return None
         return Seen(
-            str(document["resource_version"]),
-            str(document["holder"]),
-            float(str(document["boottime"])),
-            str(document["boot_id"]),
+            str(document["resource_version"]), str(document["holder"]), boottime, str(document["boot_id"])
         )
     except (KeyError, ValueError):
         return None

@@ -71,7 +71,7 @@ def intent_of(node: Node) -> Optional[Intent]:
             str(found.get("changes", "")),
             int(found["protocol"]),
         )
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return Intent("", "", "", "", "", 0)
 
 

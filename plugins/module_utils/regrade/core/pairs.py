@@ -2,8 +2,8 @@
 # Copyright: the exadev.k3s_regrade contributors
 """KEY=VALUE lines: the one text form of settings and of what the watcher and its children tell each other.
 
-Light on purpose (the idle loop imports it, and json costs 1 MiB). A value is one line; there is no
-quoting, so whoever writes a value takes the line breaks out (`dump` does).
+Light on purpose (the idle loop imports it, and json costs 1 MiB). A value is one line; nothing is escaped
+in it, so whoever writes a value takes the line breaks out (`dump` does).
 """
 
 from __future__ import annotations
@@ -34,4 +34,10 @@ def parse(text: str) -> dict[str, str]:
 
 def dump(pairs: dict[str, str]) -> str:
     """The text `parse` reads back; line breaks in a value become blanks."""
-    return "".join(f"{key}={' '.join(str(value).split())}\n" for key, value in pairs.items())
+    return "".join(f"{key}={_on_one_line(str(value))}\n" for key, value in pairs.items())
+
+
+def _on_one_line(text: str) -> str:
+    line = " ".join(text.split())
+    # quotes around the whole would be taken for an environment file's
+    return f"'{line}'" if len(line) >= 2 and line[0] == line[-1] and line[0] in "'\"" else line

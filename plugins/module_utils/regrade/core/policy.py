@@ -47,6 +47,7 @@ NOT_KNOWN = "unknown"
 ALERT = "alert"  # an action: at the lowest level and still over
 
 LONGEST_CALM_SECONDS = 3600.0
+MOST_RELAPSES = 20  # more make no difference to the calm asked
 FIRST_RETRY_SECONDS = 30.0
 LONGEST_RETRY_SECONDS = 300.0
 
@@ -119,7 +120,7 @@ def cooldown_left(
 def calm_asked(relapses: int, settings: Settings) -> float:
     """Seconds of calm asked before a step up: rule 4."""
     longest = max(LONGEST_CALM_SECONDS, settings.sustain_up_seconds)
-    return float(min(longest, settings.sustain_up_seconds * 2 ** min(relapses, 20)))
+    return float(min(longest, settings.sustain_up_seconds * 2 ** min(relapses, MOST_RELAPSES)))
 
 
 def observe(state: State, sample: Sample, settings: Settings) -> Tuple[State, Decision]:
@@ -261,7 +262,7 @@ def after_step(state: State, level: str, last: Optional[LastStep], settings: Set
         and last.boot_id == before.boot_id
         and last.boottime - before.boottime <= settings.cooldown_up_seconds + settings.sustain_down_seconds
     ):
-        relapses = min(relapses + 1, 20)
+        relapses = min(relapses + 1, MOST_RELAPSES)
     return state._replace(
         level=level,
         last_step=last or before,

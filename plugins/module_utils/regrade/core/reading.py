@@ -14,6 +14,7 @@ Light: the idle loop imports it (no typing, dataclasses, json).
 
 from __future__ import annotations
 
+from .digits import whole
 from .light import NamedTuple
 
 TYPE_CHECKING = False
@@ -47,8 +48,7 @@ def parse_pressure(text: str) -> Optional[int]:
         if words and words[0] == "some":
             for word in words[1:]:
                 if word.startswith("total="):
-                    value = word[6:]
-                    return int(value) if value.isascii() and value.isdigit() else None
+                    return whole(word[6:])
             return None
     return None
 
@@ -60,9 +60,10 @@ def parse_meminfo(text: str) -> Tuple[Optional[int], Optional[int]]:
         key, colon, rest = line.partition(":")
         if colon and key in ("MemAvailable", "MemTotal"):
             words = rest.split()
-            if len(words) != 2 or words[1] != "kB" or not (words[0].isascii() and words[0].isdigit()):
+            number = whole(words[0]) if len(words) == 2 and words[1] == "kB" else None
+            if number is None:
                 return None, None
-            found[key] = int(words[0]) * 1024
+            found[key] = number * 1024
     available, total = found.get("MemAvailable"), found.get("MemTotal")
     if available is None or total is None or total <= 0 or available > total:
         return None, None

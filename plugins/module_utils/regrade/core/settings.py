@@ -13,6 +13,7 @@ MemTotal. The table `KEYS` below is the list a reader checks against the docs.
 from __future__ import annotations
 
 from . import pairs
+from .digits import whole
 from .errors import SettingsWrong
 from .levels import CONTROL_PLANE, ETCD_ONLY
 from .light import NamedTuple
@@ -139,12 +140,12 @@ def _one_of(*words: str) -> Callable[[str, str], str]:
 
 
 def _port(key: str, value: str) -> int:
-    number = int(value) if value.isascii() and value.isdigit() else -1
+    number = whole(value)
     if number in RESERVED_PORTS:
         raise SettingsWrong(
             f"{key}={value} is a port k3s uses itself; choose another, or 0 to leave k3s's own"
         )
-    if not (number == 0 or 1024 <= number <= 65535):
+    if number is None or not (number == 0 or 1024 <= number <= 65535):
         raise SettingsWrong(f"{key}={value} is not 0 or a port from 1024 to 65535")
     return number
 
@@ -152,12 +153,32 @@ def _port(key: str, value: str) -> int:
 def _servers(key: str, value: str) -> Tuple[str, ...]:
     found = tuple(url.strip().rstrip("/") for url in value.split(",") if url.strip())
     for url in found:
-        host = url[len("https://") :]
-        if not url.startswith("https://") or not host or "/" in host:
+        if not url.startswith("https://") or not _is_host(url[len("https://") :]):
             raise SettingsWrong(
                 f"{key} names {url!r}, expected URLs such as https://10.0.0.12:6443, comma-separated"
             )
     return found
+
+
+def _is_host(text: str) -> bool:
+    """Whether it is a name or an address, with or without a port: what calls it does not look again."""
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        good = bool(bracket) and _is_ipv6(host)
+    else:
+        host, colon, rest = text.partition(":")
+        rest = colon + rest
+        good = bool(host) and host.isascii() and all(letter.isalnum() or letter in ".-" for letter in host)
+    port = whole(rest[1:]) if rest.startswith(":") else None
+    return good and (not rest or (port is not None and 0 < port < 65536))
+
+
+def _is_ipv6(text: str) -> bool:
+    """By hand: `ipaddress` would be loaded into the idle loop for this alone."""
+    head, gap, tail = text.partition("::")
+    groups = [group for part in (head, tail) if part for group in part.split(":")]
+    hexadecimal = all(0 < len(group) < 5 and not group.lower().strip("0123456789abcdef") for group in groups)
+    return hexadecimal and (len(groups) < 8 if gap else len(groups) == 8)
 
 
 # key: (default, or None where it must be set; how its text is read and bounded)
@@ -216,6 +237,8 @@ def load(file_text: str, environment: dict[str, str], source: str = "the setting
         text = given.get(key, default)
         if text is None:
             raise SettingsWrong(f"{key} is not set; set it in {source} or in the environment")
+        if text.splitlines() not in ([], [text]):
+            raise SettingsWrong(f"{key}={text!r} holds a line break, expected a value on one line")
         values[key.lower()] = parse(key, text)
     settings = Settings(**values)  # type: ignore[arg-type]  # each parser returns its field's type
     for rule in RELATIONS:

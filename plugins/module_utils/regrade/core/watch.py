@@ -18,6 +18,7 @@ Light: the idle loop imports it. Time, files and processes are `app.watcher`.
 from __future__ import annotations
 
 from . import policy
+from .digits import whole
 from .levels import DOWN, FULL, LEVELS, UP
 from .light import NamedTuple
 from .policy import Decision, LastStep, State
@@ -72,9 +73,9 @@ class Watch(NamedTuple):
 
 def begin(memory: dict[str, str], noted: dict[str, str], missing: str) -> Watch:
     """From what an earlier watcher remembered and the note of the last step."""
-    relapses = memory.get("relapses", "")
+    relapses = min(whole(memory.get("relapses", "")) or 0, policy.MOST_RELAPSES)
     level = noted.get("level") or memory.get("level", "")
-    state = State(last_step=last_step(noted), relapses=int(relapses) if relapses.isdigit() else 0)
+    state = State(last_step=last_step(noted), relapses=relapses)
     return Watch(state=state, missing=missing, was_below=level in LEVELS and level != FULL)
 
 
@@ -87,7 +88,10 @@ def memory_of(watch: Watch) -> dict[str, str]:
 def last_step(noted: dict[str, str]) -> Optional[policy.LastStep]:
     """The last step of a note, None where it is none."""
     try:
-        return LastStep(float(noted["boottime"]), noted["boot_id"], noted["direction"])
+        boottime = float(noted["boottime"])
+        if not 0 <= boottime < float("inf"):  # a time that no clock shows: no cooldown would ever end
+            return None
+        return LastStep(boottime, noted["boot_id"], noted["direction"])
     except (KeyError, ValueError):
         return None
 
