@@ -14,6 +14,7 @@ from typing import Any, Callable, NamedTuple, NoReturn, TypeVar
 
 from ..ports import RegradeError
 from .bounded import OutOfTime, within
+from .odd_json import mapping, texts
 
 T = TypeVar("T")
 
@@ -49,13 +50,10 @@ class Engine:
         self._api: Any = None
 
     def inspect(self) -> dict[str, Any]:
-        found: dict[str, Any] = self._do(
-            "inspect", self._timeout, lambda api: api.inspect_container(self.name)
-        )
-        return found
+        return mapping(self._do("inspect", self._timeout, lambda api: api.inspect_container(self.name)))
 
     def security_options(self) -> tuple[str, ...]:
-        return tuple(self._do("info", self._timeout, lambda api: api.info()).get("SecurityOptions") or ())
+        return texts(mapping(self._do("info", self._timeout, lambda api: api.info())).get("SecurityOptions"))
 
     def run(self, script: str, limit: float) -> Result:
         """Run a shell script in the container. Raises EngineError where the script could not be run."""

@@ -22,6 +22,7 @@ import shlex
 import time
 from typing import TYPE_CHECKING, Callable, NamedTuple
 
+from ..core.digits import whole
 from ..core.levels import CONTROL_PLANE, ETCD_ONLY, FULL, LEVELS
 from ..core.model import Lease, Member
 from ..ports import ApplyFailed, Cluster, ClusterError, LevelUnknown, RegradeError, StepHooks, StepRefused
@@ -29,6 +30,7 @@ from . import docker_probe as probe
 from . import docker_record as record
 from .docker_client import Engine, EngineError
 from .docker_record import Inspect
+from .odd_json import mapping, mappings, number, text
 
 if TYPE_CHECKING:
     from ..core.settings import Settings
@@ -216,16 +218,16 @@ class DockerActuator:
         values = probe.configuration(told)
         data = record.data_folder(found, values.get("data-dir", ""))
         node_ip = record.flag(found, "--node-ip", "-i") or values.get("node-ip", "")
-        host_network = (found.get("HostConfig") or {}).get("NetworkMode") == "host"
-        networks = (found.get("NetworkSettings") or {}).get("Networks") or {}
-        addresses = node_ip.split(",") if node_ip else [net.get("IPAddress") for net in networks.values()]
-        port = record.flag(found, "--https-listen-port") or values.get("https-listen-port", "")
+        host_network = mapping(found, "HostConfig").get("NetworkMode") == "host"
+        networks = mappings(list(mapping(found, "NetworkSettings", "Networks").values()))
+        addresses = node_ip.split(",") if node_ip else [text(net.get("IPAddress")) for net in networks]
+        port = whole(record.flag(found, "--https-listen-port") or values.get("https-listen-port", ""))
         server = _Server(
-            container=found.get("Id") or "",
+            container=text(found.get("Id")),
             place=record.place(found, data),
             data=data,
             addresses=tuple(probe.plain_address(address.strip()) for address in addresses if address),
-            api_port=int(port) if port.isdigit() else probe.API_PORT,
+            api_port=port if port and port < 65536 else probe.API_PORT,
             host_network=host_network,
         )
         if told:
@@ -244,7 +246,7 @@ class DockerActuator:
     def _refuse_unfit(self) -> None:
         """Raises StepRefused for a container whose vote a step could lose."""
         found = self._engine.inspect()
-        policy = ((found.get("HostConfig") or {}).get("RestartPolicy") or {}).get("Name") or ""
+        policy = text(mapping(found, "HostConfig", "RestartPolicy").get("Name"))
         if policy in REFUSED_POLICIES:
             raise StepRefused(
                 f"container {self._settings.container} has restart policy {policy or 'no'!r}: k3s would stay "
@@ -819,21 +821,18 @@ class DockerActuator:
 
 def _state_of(found: Inspect) -> _State:
     """Of what `docker inspect` says."""
-    state = found.get("State") or {}
-    networks = (found.get("NetworkSettings") or {}).get("Networks") or {}
+    state = mapping(found, "State")
+    networks = mappings(list(mapping(found, "NetworkSettings", "Networks").values()))
     return _State(
-        id=found.get("Id") or "",
-        started=state.get("StartedAt") or "",
-        status=state.get("Status") or "",
+        id=text(found.get("Id")),
+        started=text(state.get("StartedAt")),
+        status=text(state.get("Status")),
         running=bool(state.get("Running")) and not state.get("Restarting"),
         restarting=bool(state.get("Restarting")),
-        restarts=int(found.get("RestartCount") or 0),
-        exit_code=int(state.get("ExitCode") or 0),
+        restarts=number(found.get("RestartCount")) or 0,
+        exit_code=number(state.get("ExitCode")) or 0,
         addresses=tuple(
-            net[key]
-            for net in networks.values()
-            for key in ("IPAddress", "GlobalIPv6Address")
-            if net.get(key)
+            net[key] for net in networks for key in ("IPAddress", "GlobalIPv6Address") if text(net.get(key))
         ),
     )
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import http.client
 import ipaddress
-import json
 import re
 import socket
 import ssl
@@ -20,6 +19,7 @@ from urllib.parse import urlsplit
 
 from ..core.levels import ETCD_ONLY, FULL
 from ..core.model import Member
+from .odd_json import mapping, number, parsed, text, texts
 
 API_PORT = 6443
 BALANCER_PORT = 6444  # k3s's own load balancer, on loopback
@@ -28,6 +28,8 @@ HEALTH_URL = "http://127.0.0.1:2381/health"
 KUBELET_PORT = 10250
 SCHEDULER_PORT = 10259
 BOOTING = ""
+# of /proc/net/tcp and tcp6: number, address and port here, address and port there, state (0A: listening)
+LISTENING = re.compile(r"\s*[0-9]+: ([0-9A-F]{8}(?:[0-9A-F]{24})?):([0-9A-F]{4}) \S+ 0A(?:\s|$)")
 NEXT_FILE = "# end of one file of the configuration"
 
 
@@ -73,10 +75,9 @@ def listeners(tables: str) -> frozenset[tuple[str, int]]:
     """(address, port) of the listening sockets in the text of /proc/net/tcp and tcp6."""
     found = set()
     for line in tables.splitlines():
-        words = line.split()
-        if len(words) > 3 and words[0].endswith(":") and words[3] == "0A":
-            host, _sep, port = words[1].partition(":")
-            found.add((_address(host), int(port, 16)))
+        match = LISTENING.match(line)  # what is cut off or garbled is passed over
+        if match:
+            found.add((_address(match.group(1)), int(match.group(2), 16)))
     return frozenset(found)
 
 
@@ -109,32 +110,36 @@ def node_addresses(sockets: Iterable[tuple[str, int]]) -> tuple[str, ...]:
     )
 
 
-def healthy(text: str) -> bool:
+def healthy(said: str) -> bool:
     """Of etcd's /health."""
     try:
-        return str(json.loads(text)["health"]).lower() == "true"
-    except (ValueError, KeyError, TypeError):
+        return str(mapping(parsed(said)).get("health")).lower() == "true"
+    except ValueError:
         return False
 
 
-def members(text: str) -> tuple[Member, ...]:
-    """Of k3s's /db/info. Raises ValueError for anything else."""
-    document = json.loads(text)
-    if (
-        not isinstance(document, dict)
-        or not isinstance(document.get("members"), list)
-        or not document["members"]
-    ):
+def members(said: str) -> tuple[Member, ...]:
+    """Of k3s's /db/info. Raises ValueError for anything else: half a list would count too few voters."""
+    listed = mapping(parsed(said)).get("members")
+    if not isinstance(listed, list) or not listed:
         raise ValueError("no member list")
-    return tuple(
-        Member(
-            id=str(entry.get("ID") or ""),
-            name=entry.get("name") or "",
-            peer_urls=tuple(entry.get("peerURLs") or ()),
-            client_urls=tuple(entry.get("clientURLs") or ()),
-            learner=bool(entry.get("isLearner")),
-        )
-        for entry in document["members"]
+    return tuple(_member(entry) for entry in listed)
+
+
+def _member(entry: object) -> Member:
+    found = mapping(entry)
+    known = number(found.get("ID"))
+    peers = tuple(url for url in texts(found.get("peerURLs")) if url)
+    if not known or not peers:
+        raise ValueError("a member without an id or a peer URL")
+    for url in peers:
+        urlsplit(url)  # raises ValueError: who is a peer is told by its host
+    return Member(
+        id=str(known),
+        name=text(found.get("name")),
+        peer_urls=peers,
+        client_urls=texts(found.get("clientURLs")),
+        learner=bool(found.get("isLearner")),
     )
 
 
@@ -149,25 +154,27 @@ def own_member(found: Iterable[Member], node_name: str, addresses: Iterable[str]
     return named[0] if len(named) == 1 else None
 
 
-def balancer_target(text: str) -> str:
+def balancer_target(said: str) -> str:
     """The address a k3s load balancer's file names first, "" where it names none."""
     try:
-        return plain_address(urlsplit(json.loads(text)["ServerURL"]).hostname or "")
-    except (ValueError, KeyError, TypeError):
+        return plain_address(urlsplit(text(mapping(parsed(said)).get("ServerURL"))).hostname or "")
+    except ValueError:
         return ""
 
 
-def configuration(text: str) -> dict[str, str]:
+def configuration(files: str) -> dict[str, str]:
     """Plain values of k3s's configuration files, each ended by a line NEXT_FILE; the last file wins, as in k3s,
     and a list is joined by commas. What is no mapping is passed over: k3s would not have started with it."""
     import yaml
 
     merged: dict[str, str] = {}
-    for part in text.split(NEXT_FILE + "\n"):
+    for part in files.split(NEXT_FILE + "\n"):
         try:
             document = yaml.safe_load(part)
-        except (ValueError, yaml.YAMLError):
+        except (ValueError, RecursionError, yaml.YAMLError):
             continue
         for key, value in (document if isinstance(document, dict) else {}).items():
-            merged[str(key)] = ",".join(str(entry) for entry in value) if isinstance(value, list) else str(value)
+            merged[str(key)] = (
+                ",".join(str(entry) for entry in value) if isinstance(value, list) else str(value)
+            )
     return merged

@@ -21,10 +21,11 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from ..core.digits import whole
 from ..core.levels import ETCD_ONLY, FULL, LEVELS
+from .odd_json import mapping, mappings, text, texts
 
 NAME = "90-regrade.yaml"
 MARK = "# regrade-level: "
@@ -78,11 +79,11 @@ def text_for(level: str, https_port: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def level_of(text: str | None) -> str:
+def level_of(record: str | None) -> str:
     """The level a record names; full where there is none. Raises RecordWrong."""
-    if text is None:
+    if record is None:
         return FULL
-    first = text.split("\n", 1)[0].rstrip()
+    first = record.split("\n", 1)[0].rstrip()
     level = first[len(MARK) :] if first.startswith(MARK) else ""
     if level not in LEVELS:
         raise RecordWrong(
@@ -92,15 +93,16 @@ def level_of(text: str | None) -> str:
     return level
 
 
-def port_of(text: str | None) -> int:
+def port_of(record: str | None) -> int:
     """The https-listen-port a record names, 0 where none."""
-    match = re.search(r"^https-listen-port: (\d+)$", text or "", re.MULTILINE)
-    return int(match.group(1)) if match else 0
+    match = re.search(r"^https-listen-port: (.+)$", record or "", re.MULTILINE)
+    port = whole(match.group(1)) if match else None
+    return port if port and port < 65536 else 0
 
 
 def flag(inspect: Inspect, *names: str) -> str:
     """The value of a command-line flag of the container's process, "" where absent; the last one wins."""
-    words: Sequence[str] = inspect.get("Args") or []
+    words = texts(inspect.get("Args"))
     found = ""
     for index, word in enumerate(words):
         for name in names:
@@ -112,10 +114,10 @@ def flag(inspect: Inspect, *names: str) -> str:
 
 
 def variable(inspect: Inspect, name: str) -> str:
-    for pair in (inspect.get("Config") or {}).get("Env") or []:
+    for pair in texts(mapping(inspect, "Config").get("Env")):
         key, _sep, value = pair.partition("=")
         if key == name:
-            return str(value)
+            return value
     return ""
 
 
@@ -164,17 +166,14 @@ def place(inspect: Inspect, data: str) -> Place:
 
 def _mount_over(inspect: Inspect, path: str) -> dict[str, Any] | None:
     """The mount a path lies on: the deepest one at or above it. `tmpfs:` of Compose is not among Mounts."""
-    mounts: list[dict[str, Any]] = list(inspect.get("Mounts") or [])
-    mounts += [
-        {"Type": "tmpfs", "Destination": where}
-        for where in (inspect.get("HostConfig") or {}).get("Tmpfs") or {}
-    ]
-    over = [mount for mount in mounts if _at_or_above(str(mount.get("Destination")), path)]
+    mounts = mappings(inspect.get("Mounts"))
+    mounts += [{"Type": "tmpfs", "Destination": where} for where in mapping(inspect, "HostConfig", "Tmpfs")]
+    over = [mount for mount in mounts if _at_or_above(text(mount.get("Destination")), path)]
     return max(over, key=lambda mount: len(posixpath.normpath(str(mount.get("Destination")))), default=None)
 
 
 def _at_or_above(folder: str, path: str) -> bool:
-    folder = posixpath.normpath(folder)
+    folder = posixpath.normpath(folder) if folder else "."  # which is above nothing
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
@@ -210,14 +209,14 @@ def script_show(path: str) -> str:
     )
 
 
-def script_write(where: Place, text: str, token: str) -> str:
+def script_write(where: Place, record: str, token: str) -> str:
     """Writes the record whole or not at all, then shows what k3s will read. `token` makes its temporary names
     its own, so that a late writer that was given up finds its file swept away."""
     folder, path = shlex.quote(where.folder), shlex.quote(where.path)
     temporary = shlex.quote(f"{where.path}.{token}")
     lines = ["set -e", f"[ -d {folder} ] || mkdir -p {folder}", f"cat > {temporary} <<'REGRADE'"]
     lines += [
-        text.rstrip("\n"),
+        record.rstrip("\n"),
         "REGRADE",
         f"sync {temporary}",
         f"mv -f {temporary} {path}",
