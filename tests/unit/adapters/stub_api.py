@@ -78,6 +78,10 @@ class Authority:
         )
         return path
 
+    def context(self, ca: str) -> ssl.SSLContext:
+        """As a client makes it of a PEM. Raises SSLError."""
+        return ssl.create_default_context(cadata=ca)
+
     def kubeconfig(self, path: Path, token: str = "t0ken-of-ours") -> Path:
         """What the role writes; the server in it must never be used."""
         path.write_text(

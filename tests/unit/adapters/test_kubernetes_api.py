@@ -512,6 +512,12 @@ BUDGET = status(
             False,
             "more than one PodDisruptionBudget",
         ),
+        (
+            status(500, 'Internal error occurred: failed calling webhook "guard.example"'),
+            False,
+            "the API answered 500: Internal error occurred: failed calling webhook",
+        ),
+        (status(504, "Timeout: request did not complete"), False, "the API answered 504: Timeout"),
     ],
 )
 def test_30_the_answers_of_the_eviction_api(world: World, reply: Reply, accepted: bool, words: str) -> None:
@@ -552,6 +558,58 @@ def test_another_503_is_an_unknown_outcome_and_not_sent_again(world: World) -> N
     with pytest.raises(ports.Unreachable, match=r"unknown"):
         world.cluster(busy.url, good.url).change_node("pi1", NodeChange(unschedulable=True), "7")
     assert not good.requests
+
+
+@pytest.mark.parametrize("code", [500, 503, 429])
+def test_a_server_in_trouble_is_passed_over_by_a_read_and_not_asked_first_again(world: World, code: int) -> None:
+    ill = world.stub(status(code, "etcdserver: request timed out"))
+    good = world.stub(Reply(200, NODE))
+    cluster = world.cluster(ill.url, good.url)
+    assert cluster.node("pi1").name == "pi1"
+    cluster.change_node("pi1", NodeChange(unschedulable=True), "7")
+    assert (len(ill.requests), len(good.requests)) == (1, 2)
+
+
+def test_a_write_that_a_server_fails_is_sent_once_and_the_next_call_goes_to_another(world: World) -> None:
+    ill = world.stub(status(500, "etcdserver: leader changed"))
+    good = world.stub(Reply(200, NODE))
+    cluster = world.cluster(ill.url, good.url)
+    with pytest.raises(ports.Unreachable, match=r"500, so the outcome is unknown .*leader changed"):
+        cluster.change_node("pi1", NodeChange(unschedulable=True), "7")
+    assert not good.requests
+    cluster.change_node("pi1", NodeChange(unschedulable=True), "7")
+    assert (len(ill.requests), len(good.requests)) == (1, 1)
+
+
+def test_where_all_are_in_trouble_each_is_named_with_what_it_said(world: World) -> None:
+    first = world.stub(status(500, "etcdserver: request timed out"))
+    second = world.stub(status(500, "etcdserver: mvcc: database space exceeded"))
+    with pytest.raises(ports.Unreachable) as caught:
+        world.cluster(first.url, second.url).read_lease()
+    said = one_line(caught.value)
+    assert f"{first.url}: 500 etcdserver: request timed out" in said
+    assert f"{second.url}: 500 etcdserver: mvcc: database space exceeded" in said
+
+
+def test_an_operation_of_two_calls_has_one_time(world: World) -> None:
+    stub = world.stub(lambda request: Reply(200, lease_json(), late=0.7 * TIMEOUT))
+    begun = time.monotonic()
+    with pytest.raises(ports.Unreachable):
+        world.cluster(stub.url).write_lease(Lease("pi1/a", 60, "", "", 1, "91"))
+    assert time.monotonic() - begun < 1.3 * TIMEOUT
+
+
+@pytest.mark.parametrize("version", ["", "91"])
+def test_nothing_is_written_without_a_resource_version(world: World, version: str) -> None:
+    """The API takes a write with an empty one for a write without conditions."""
+    lease = lease_json(version="")
+    del lease["metadata"]["resourceVersion"]
+    stub = world.stub(Reply(200, lease))
+    with pytest.raises(ports.Conflict):
+        world.cluster(stub.url).write_lease(Lease("pi1/a", 60, "", "", 1, version))
+    with pytest.raises(ports.ClusterError, match=r"Node pi1 has no resourceVersion"):
+        world.cluster(stub.url).change_node("pi1", NodeChange(unschedulable=True), "")
+    assert {request.method for request in stub.requests} == {"GET"}
 
 
 def test_no_server_answers(world: World) -> None:
@@ -749,15 +807,55 @@ def test_59_a_token_that_is_not_valid_any_more(world: World) -> None:
         world.answering(status(401, "Unauthorized")).node("pi1")
 
 
-def test_59_the_kubeconfig_is_read_anew_and_only_its_ca_and_token_used(world: World) -> None:
+def test_59_the_kubeconfig_is_read_at_every_call_and_only_its_ca_and_token_used(world: World) -> None:
     stub = world.stub(Reply(200, NODE))
-    world.cluster(stub.url).node("pi1")
+    cluster = world.cluster(stub.url)
+    cluster.node("pi1")
     world.authority.kubeconfig(world.kubeconfig, token="another")
-    world.cluster(stub.url).node("pi1")
+    cluster.node("pi1")
+    cluster.ask_peer("127.0.0.1")
     assert [request.headers["Authorization"] for request in stub.requests] == [
         "Bearer t0ken-of-ours",
         "Bearer another",
+        "Bearer another",
+        "Bearer another",
     ]
+
+
+def test_59_a_kubeconfig_with_another_ca_is_used_from_the_next_call_on(world: World) -> None:
+    """Certificates of the cluster were renewed, and the role ran, while a step was under way."""
+    renewed = Authority()
+    old, new = world.stub(Reply(200, NODE)), world.stub(Reply(200, NODE), renewed.server(world.folder))
+    cluster = world.cluster(old.url, new.url)
+    cluster.node("pi1")
+    renewed.kubeconfig(world.kubeconfig)
+    old.close()
+    assert cluster.node("pi1").name == "pi1"
+    assert len(new.requests) == 1
+
+
+@pytest.mark.parametrize("damage", ["gone", "folder", "half", "empty"])
+def test_60_a_kubeconfig_that_breaks_between_calls_is_named_and_its_return_seen(world: World, damage: str) -> None:
+    stub = world.stub(Reply(200, NODE))
+    cluster = world.cluster(stub.url)
+    cluster.node("pi1")
+    whole = world.kubeconfig.read_text()
+    world.kubeconfig.unlink()
+    if damage == "folder":  # what Docker makes of a bind mount whose file is missing
+        world.kubeconfig.mkdir()
+    elif damage != "gone":
+        world.kubeconfig.write_text(whole[: len(whole) // 2] if damage == "half" else "")
+    for call in (cluster.read_lease, cluster.nodes, lambda: cluster.change_node("pi1", NodeChange(), "7")):
+        with pytest.raises(ports.ClusterError) as caught:
+            call()
+        assert f"kubeconfig {world.kubeconfig}" in one_line(caught.value) and "run the role" in str(caught.value)
+        assert "t0ken" not in str(caught.value) and "8080" not in str(caught.value)
+    assert str(world.kubeconfig) in cluster.ask_peer("127.0.0.1").readyz_etcd, "which never raises"
+    assert len(stub.requests) == 1
+    if damage == "folder":
+        world.kubeconfig.rmdir()
+    world.kubeconfig.write_text(whole)
+    assert cluster.node("pi1").name == "pi1"
 
 
 @pytest.mark.parametrize("which", ["file", "folder"])

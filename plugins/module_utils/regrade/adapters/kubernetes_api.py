@@ -7,18 +7,21 @@ real API sends now and then (a null time, a Lease without a duration), and cost 
 little. No decision belongs here: this file asks, bounds, reads and words errors.
 
 - Every operation has one total time, CALL_TIMEOUT_SECONDS, over all URLs of KUBE_SERVER. The library's
-  retries are off: a write is sent once, and an unknown answer is `Unreachable`, to be read back.
+  retries are off: a write is sent once, and an unknown answer is `Unreachable`, to be read back. A read goes
+  on to the next server, and the next call begins there: one that is in trouble (no answer, 5xx) is not asked
+  first again while another serves.
 - Reads carry no resourceVersion, so the API answers them from a quorum of etcd.
-- Of the kubeconfig only the CA and the bearer token are used. There is no fall-back to localhost.
+- Of the kubeconfig only the CA and the bearer token are used, and it is read at every call: the role may
+  write it anew while a step is under way. There is no fall-back to localhost.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import json
 import os
 import re
+import ssl
 import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -27,6 +30,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from ..core.model import Eviction, Lease, Node, NodeChange, PeerAnswer, Pod, Taint
 from ..ports import ClusterError, Conflict, Forbidden, Missing, Unreachable
 from .bounded import OutOfTime, within
+from .odd_json import mapping, mappings, number, parsed, string_pairs, text, texts
 
 if TYPE_CHECKING:
     from ..core.settings import Settings
@@ -38,8 +42,9 @@ DEFAULT_PORT = 6443
 ELSEWHERE = ("apiserver disabled", "apiserver not ready", "starting")  # k3s's 503 for "ask another server"
 COORDINATION = "/apis/coordination.k8s.io/v1"
 OTHER_POD = re.compile(r"UID in (?:the )?precondition")  # the API server words it in two ways
+TOKEN = re.compile(r"[!-~]+")  # what a header takes
 MERGE_PATCH = "application/merge-patch+json"
-TIME = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(?:Z|\+00:00)$")
+TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(?:Z|\+00:00)", re.ASCII)
 
 Json = dict[str, Any]
 
@@ -62,6 +67,14 @@ class Credentials(NamedTuple):
     token: str
 
 
+class _Access(NamedTuple):
+    """What a kubeconfig gave, and the connections made with it."""
+
+    written: bytes  # the file, to see that it is another one
+    credentials: Credentials
+    clients: dict[str, Any]  # by URL
+
+
 class _Answer(NamedTuple):
     status: int
     body: bytes
@@ -69,10 +82,10 @@ class _Answer(NamedTuple):
     def text(self) -> str:
         """The API's own message, on one line."""
         try:
-            message = json.loads(self.body).get("message", "")
-        except (ValueError, AttributeError):
+            message = text(mapping(parsed(self.body)).get("message"))
+        except ValueError:
             message = self.body.decode("utf-8", "replace")
-        return " ".join(str(message).split())[:300]
+        return " ".join(message.split())[:300]
 
 
 class _NotSent(Exception):
@@ -83,31 +96,42 @@ class _Unknown(Exception):
     """The request may have been carried out; its text says what happened."""
 
 
-def micro_time(text: str) -> str:
+def micro_time(given: str) -> str:
     """The time with exactly six fractional digits: the API refuses a Lease with any other number of them.
 
     Raises ClusterError for what is no UTC time.
     """
-    match = TIME.match(text)
+    match = TIME.fullmatch(given)
     if not match:
         raise ClusterError(
-            f"{text!r} is no UTC time for a Lease such as 2026-01-01T00:00:00.000000Z: a bug of ours"
+            f"{given!r} is no UTC time for a Lease such as 2026-01-01T00:00:00.000000Z: a bug of ours"
         )
     return f"{match.group(1)}.{(match.group(2) or '')[:6]:0<6}Z"
 
 
 def read_kubeconfig(path: str) -> Credentials:
     """CA and bearer token of the current context. Raises ClusterError, naming path and mode."""
+    return _credentials(path, _kubeconfig_bytes(path))
+
+
+def _kubeconfig_bytes(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise ClusterError(_unreadable(path, error)) from None
+
+
+def _credentials(path: str, written: bytes) -> Credentials:
     import yaml
 
     try:
-        with open(path, encoding="utf-8") as file:
-            document = yaml.safe_load(file)
-    except OSError as error:
-        raise ClusterError(_unreadable(path, error)) from None
-    except (ValueError, yaml.YAMLError) as error:
+        document = yaml.safe_load(written)
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        where = getattr(error, "problem_mark", None)  # the text itself may hold the token
+        line = f", line {where.line + 1}" if where else ""
         raise ClusterError(
-            f"kubeconfig {path} is no YAML ({_one_line(error)}); run the role to write it anew"
+            f"kubeconfig {path} is no YAML ({type(error).__name__}{line}); run the role to write it anew"
         ) from None
     if not isinstance(document, dict):
         raise ClusterError(f"kubeconfig {path} is empty or no mapping; run the role to write it anew")
@@ -115,32 +139,33 @@ def read_kubeconfig(path: str) -> Credentials:
     cluster = _named(document, "clusters", context.get("cluster"), "cluster")
     user = _named(document, "users", context.get("user"), "user")
     try:
-        ca = base64.b64decode(cluster.get("certificate-authority-data") or "", validate=True).decode("ascii")
-    except (binascii.Error, ValueError):
-        ca = ""
-    if "BEGIN CERTIFICATE" not in ca:
+        ca = base64.b64decode(text(cluster.get("certificate-authority-data")), validate=True).decode("ascii")
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=ca)
+    except (binascii.Error, ssl.SSLError, ValueError):
         raise ClusterError(
-            f"kubeconfig {path} has no certificate-authority-data that is a PEM certificate "
-            "in base64; "
+            f"kubeconfig {path} has no certificate-authority-data that is a PEM certificate in base64; "
             "run the role to write it anew"
-        )
-    token = user.get("token")
-    if not isinstance(token, str) or not token.strip():
+        ) from None
+    token = text(user.get("token")).strip()
+    if not token:
         raise ClusterError(
             f"kubeconfig {path} has no bearer token (client certificates expire after a year "
             "and are "
             "not used); run the role to write it anew"
         )
-    return Credentials(ca, token.strip())
+    if not TOKEN.fullmatch(token):
+        raise ClusterError(
+            f"kubeconfig {path} has a bearer token with characters that none has (it is broken or cut "
+            "off); run the role to write it anew"
+        )
+    return Credentials(ca, token)
 
 
 def _named(document: Json, section: str, name: object, inner: str) -> Json:
     """The entry of that name, or the first; {} where there is none."""
-    entries = [entry for entry in document.get(section) or [] if isinstance(entry, dict)]
-    for entry in entries:
-        if entry.get("name") == name:
-            return entry.get(inner) or {}
-    return (entries[0].get(inner) or {}) if entries else {}
+    entries = mappings(document.get(section))
+    named = [entry for entry in entries if entry.get("name") == name]
+    return mapping((named or entries or [{}])[0], inner)
 
 
 def _unreadable(path: str, error: OSError) -> str:
@@ -178,11 +203,11 @@ class KubernetesCluster:
             )
         self._settings = settings
         self._urls: list[str] = list(settings.kube_server)
-        self._good = 0  # index into _urls of the one that answered last
-        self._credentials = read_kubeconfig(settings.kubeconfig)
-        self._clients: dict[str, Any] = {}
+        self._good = 0  # index into _urls of the one to ask first
+        self._last: _Access | None = None
+        access = self._access()
         for url in self._urls:
-            self._client(url)  # imports the library now, not in the time of the first call
+            _client(access, url)  # imports the library now, not in the time of the first call
 
     # --- Lease ---
 
@@ -198,16 +223,17 @@ class KubernetesCluster:
         path = _lease_path(name)
         # A replace takes the metadata with it: what others wrote there (labels, k3s's own annotations
         # for what it applied from a manifest) must be sent back, so it is read again.
-        found = self._call("GET", path, Target("get", "leases", "kube-system", name))
-        metadata = found.get("metadata") or {}
-        if metadata.get("resourceVersion") != lease.resource_version:
+        end = time.monotonic() + self._settings.call_timeout_seconds
+        found = self._call("GET", path, Target("get", "leases", "kube-system", name), end=end)
+        metadata = _metadata(found)
+        if not lease.resource_version or metadata.get("resourceVersion") != lease.resource_version:
             raise Conflict(
                 f"Lease kube-system/{name} was written by somebody else meanwhile (holder "
-                f"{(found.get('spec') or {}).get('holderIdentity') or 'nobody'}); nothing was "
+                f"{mapping(found, 'spec').get('holderIdentity') or 'nobody'}); nothing was "
                 "written"
             )
         metadata.pop("managedFields", None)
-        spec: Json = dict(found.get("spec") or {})
+        spec: Json = dict(mapping(found, "spec"))
         spec.update(
             holderIdentity=lease.holder or None,
             leaseDurationSeconds=lease.duration_seconds,
@@ -221,7 +247,8 @@ class KubernetesCluster:
             "metadata": metadata,
             "spec": {key: value for key, value in spec.items() if value is not None},
         }
-        return _lease(self._call("PUT", path, Target("update", "leases", "kube-system", name), body))
+        target = Target("update", "leases", "kube-system", name)
+        return _lease(self._call("PUT", path, target, body, end=end))
 
     def k3s_etcd_lease(self) -> Lease:
         target = Target("get", "leases", "kube-system", "k3s-etcd")
@@ -231,8 +258,8 @@ class KubernetesCluster:
         target = Target("list", "leases", "kube-node-lease")
         found = self._call("GET", f"{COORDINATION}/namespaces/kube-node-lease/leases", target)
         return {
-            _metadata(item).get("name", ""): (item.get("spec") or {}).get("renewTime") or ""
-            for item in found.get("items") or []
+            text(_metadata(item).get("name")): text(mapping(item, "spec").get("renewTime"))
+            for item in mappings(found.get("items"))
         }
 
     # --- Nodes ---
@@ -241,7 +268,7 @@ class KubernetesCluster:
         found = self._call(
             "GET", "/api/v1/nodes", Target("list", "nodes"), query={"labelSelector": ETCD_ROLE}
         )
-        nodes = tuple(_node(item) for item in found.get("items") or [])
+        nodes = tuple(_node(item) for item in mappings(found.get("items")))
         self._learn(nodes)
         return nodes
 
@@ -249,6 +276,8 @@ class KubernetesCluster:
         return _node(self._call("GET", f"/api/v1/nodes/{quote(name)}", Target("get", "nodes", "", name)))
 
     def change_node(self, name: str, change: NodeChange, resource_version: str) -> Node:
+        if not resource_version:
+            raise ClusterError(f"Node {name} has no resourceVersion: a write would not be conditional")
         # One merge patch that carries metadata.resourceVersion: the API server answers 409 where that has
         # moved. A list is replaced whole, which is what taints need; null removes a key.
         metadata: Json = {"resourceVersion": resource_version}
@@ -298,7 +327,7 @@ class KubernetesCluster:
         found = self._call(
             "GET", "/api/v1/pods", Target("list", "pods"), query={"fieldSelector": f"spec.nodeName={node}"}
         )
-        return tuple(_pod(item) for item in found.get("items") or [])
+        return tuple(_pod(item) for item in mappings(found.get("items")))
 
     def evict(self, pod: Pod) -> Eviction:
         target = Target("create", "pods/eviction", pod.namespace, pod.name)
@@ -318,6 +347,8 @@ class KubernetesCluster:
             return Eviction(bool(OTHER_POD.search(message)), message)
         if answer.status == 429 or (answer.status == 500 and "PodDisruptionBudget" in message):
             return Eviction(False, "; ".join([message, *_causes(answer.body)]))
+        if answer.status >= 500:  # a webhook that fails for this pod must not keep the others here
+            return Eviction(False, f"the API answered {answer.status}: {message}")
         self._check(answer, target)
         return Eviction(True)
 
@@ -339,8 +370,12 @@ class KubernetesCluster:
     def _ask_one_peer(self, url: str, path: str, target: Target) -> tuple[str, bool]:
         """What was wrong ("" for nothing), and whether a connection came about."""
         try:
-            answer = self._send(
-                url, "GET", path, None, "", connect=PEER_TIMEOUT_SECONDS, total=PEER_TIMEOUT_SECONDS
+            access = self._access()
+        except ClusterError as error:
+            return str(error), False
+        try:
+            answer = _send(
+                access, url, "GET", path, None, "", connect=PEER_TIMEOUT_SECONDS, total=PEER_TIMEOUT_SECONDS
             )
         except _NotSent as error:
             return f"{url}: {error}", False
@@ -361,8 +396,8 @@ class KubernetesCluster:
         )
         return tuple(
             address
-            for endpoint in found.get("endpoints") or []
-            for address in endpoint.get("addresses") or []
+            for endpoint in mappings(found.get("endpoints"))
+            for address in texts(endpoint.get("addresses"))
         )
 
     # --- Requests ---
@@ -386,14 +421,16 @@ class KubernetesCluster:
         *,
         query: dict[str, str] | None = None,
         content_type: str = "application/json",
+        end: float | None = None,
     ) -> Json:
-        """The JSON object of a good answer. Raises ClusterError."""
+        """The JSON object of a good answer. Raises ClusterError. `end` on CLOCK_MONOTONIC, where this is one of
+        an operation's several calls."""
         if query:
             path = f"{path}?{urlencode(query)}"
-        answer = self._ask(method, path, target, body, content_type)
+        answer = self._ask(method, path, target, body, content_type, end)
         self._check(answer, target)
         try:
-            found = json.loads(answer.body)
+            found = parsed(answer.body)
         except ValueError:
             found = None
         if not isinstance(found, dict):
@@ -409,10 +446,12 @@ class KubernetesCluster:
         target: Target,
         body: Json | None = None,
         content_type: str = "application/json",
+        end: float | None = None,
     ) -> _Answer:
-        """The first answer of a server that serves, beginning with the last good one. Raises Unreachable."""
+        """The first answer of a server that serves, beginning with the last good one. Raises ClusterError."""
+        access = self._access()
         total = self._settings.call_timeout_seconds
-        end = time.monotonic() + total
+        end = time.monotonic() + total if end is None else end
         urls = list(self._urls)
         first = self._good
         said: list[str] = []
@@ -425,7 +464,9 @@ class KubernetesCluster:
             # handshake (a paused host) does not take it all; once connected it may use what is left.
             share = left / (len(urls) - turn)
             try:
-                answer = self._send(urls[index], method, path, body, content_type, connect=share, total=left)
+                answer = _send(
+                    access, urls[index], method, path, body, content_type, connect=share, total=left
+                )
             except _NotSent as error:
                 said.append(f"{urls[index]}: {error}")
                 continue
@@ -438,73 +479,26 @@ class KubernetesCluster:
             if answer.status == 503 and any(word in answer.text() for word in ELSEWHERE):
                 said.append(f"{urls[index]}: 503 {answer.text()}")
                 continue
+            in_trouble = answer.status >= 500 or (method == "GET" and answer.status == 429)
+            if in_trouble:
+                self._good = (index + 1) % len(urls)
+                if method == "GET":
+                    said.append(f"{urls[index]}: {answer.status} {answer.text()}")
+                    continue
+                return answer
             self._good = index
             return answer
         raise Unreachable(
-            f"{target}: no API server of KUBE_SERVER answered within {total:g} s: {'; '.join(said)}"
+            f"{target}: no API server of KUBE_SERVER served it within {total:g} s: "
+            f"{'; '.join(said) or 'its time was up'}"
         )
 
-    def _send(
-        self,
-        url: str,
-        method: str,
-        path: str,
-        body: Json | None,
-        content_type: str,
-        *,
-        connect: float,
-        total: float,
-    ) -> _Answer:
-        """One request to one server, sent once. Raises _NotSent, _Unknown."""
-        import urllib3.exceptions as wrong
-        from kubernetes.client.exceptions import ApiException
-
-        client = self._client(url)
-        headers = {
-            "Accept": "application/json",
-            "Authorization": f"Bearer {self._credentials.token}",
-            "User-Agent": FIELD_MANAGER,
-        }
-        if body is not None:
-            headers["Content-Type"] = content_type
-
-        def request() -> _Answer:
-            got = client.request(
-                method, url + path, headers=headers, body=body, _request_timeout=(connect, total)
-            )
-            try:
-                return _Answer(got.status, got.read())
-            finally:
-                got.response.release_conn()
-
-        try:
-            return within(total, request)
-        except OutOfTime as error:
-            raise _Unknown(str(error)) from None
-        except (wrong.NewConnectionError, wrong.ConnectTimeoutError, wrong.NameResolutionError) as error:
-            raise _NotSent(_plain(error)) from None
-        except ApiException as error:  # status 0: TLS, wrapped by the library
-            raise _NotSent(_plain_tls(str(error.reason))) from None
-        except wrong.SSLError as error:
-            raise _NotSent(_plain_tls(str(error))) from None
-        except (wrong.ReadTimeoutError, TimeoutError):
-            raise _Unknown(f"no answer within {total:g} s") from None
-        except (wrong.HTTPError, OSError, ValueError) as error:
-            raise _Unknown(_plain(error)) from None
-
-    def _client(self, url: str) -> Any:
-        client = self._clients.get(url)
-        if client is None:
-            from kubernetes.client.configuration import Configuration
-            from kubernetes.client.rest import RESTClientObject
-
-            configuration = Configuration(host=url)
-            configuration.proxy = None  # peers are asked directly, whatever the environment says
-            configuration.retries = False
-            configuration.ca_cert_data = self._credentials.ca
-            configuration.connection_pool_maxsize = 2  # the step and the thread that renews the Lease
-            client = self._clients[url] = RESTClientObject(configuration)
-        return client
+    def _access(self) -> _Access:
+        """By the kubeconfig as it is now. Raises ClusterError."""
+        written = _kubeconfig_bytes(self._settings.kubeconfig)
+        if self._last is None or self._last.written != written:
+            self._last = _Access(written, _credentials(self._settings.kubeconfig, written), {})
+        return self._last
 
     def _check(self, answer: _Answer, target: Target) -> None:
         """Raise what a 4xx or 5xx means."""
@@ -537,6 +531,70 @@ class KubernetesCluster:
                 f"valid any more; run the role to write it anew ({said})"
             )
         raise Forbidden(f"no permission to {what} (403): run the role, which sets the rights ({said})")
+
+
+def _send(
+    access: _Access,
+    url: str,
+    method: str,
+    path: str,
+    body: Json | None,
+    content_type: str,
+    *,
+    connect: float,
+    total: float,
+) -> _Answer:
+    """One request to one server, sent once. Raises _NotSent, _Unknown."""
+    import urllib3.exceptions as wrong
+    from kubernetes.client.exceptions import ApiException
+
+    client = _client(access, url)
+    headers = {
+        "Accept": "application/json",
+        "Authorization": f"Bearer {access.credentials.token}",
+        "User-Agent": FIELD_MANAGER,
+    }
+    if body is not None:
+        headers["Content-Type"] = content_type
+
+    def request() -> _Answer:
+        got = client.request(
+            method, url + path, headers=headers, body=body, _request_timeout=(connect, total)
+        )
+        try:
+            return _Answer(got.status, got.read())
+        finally:
+            got.response.release_conn()
+
+    try:
+        return within(total, request)
+    except OutOfTime as error:
+        raise _Unknown(str(error)) from None
+    except (wrong.NewConnectionError, wrong.ConnectTimeoutError, wrong.NameResolutionError) as error:
+        raise _NotSent(_plain(error)) from None
+    except ApiException as error:  # status 0: TLS, wrapped by the library
+        raise _NotSent(_plain_tls(str(error.reason))) from None
+    except wrong.SSLError as error:
+        raise _NotSent(_plain_tls(str(error))) from None
+    except (wrong.ReadTimeoutError, TimeoutError):
+        raise _Unknown(f"no answer within {total:g} s") from None
+    except (wrong.HTTPError, OSError, ValueError) as error:
+        raise _Unknown(_plain(error)) from None
+
+
+def _client(access: _Access, url: str) -> Any:
+    client = access.clients.get(url)
+    if client is None:
+        from kubernetes.client.configuration import Configuration
+        from kubernetes.client.rest import RESTClientObject
+
+        configuration = Configuration(host=url)
+        configuration.proxy = None  # peers are asked directly, whatever the environment says
+        configuration.retries = False
+        configuration.ca_cert_data = access.credentials.ca
+        configuration.connection_pool_maxsize = 2  # the step and the thread that renews the Lease
+        client = access.clients[url] = RESTClientObject(configuration)
+    return client
 
 
 def _plain(error: BaseException) -> str:
@@ -582,64 +640,64 @@ def _lease_path(name: str) -> str:
 
 
 def _metadata(item: Json) -> Json:
-    found: Json = item.get("metadata") or {}
-    return found
+    return mapping(item, "metadata")
 
 
 def _lease(item: Json) -> Lease:
-    spec = item.get("spec") or {}
+    spec = mapping(item, "spec")
     return Lease(
-        holder=spec.get("holderIdentity") or "",
-        duration_seconds=spec.get("leaseDurationSeconds"),
-        acquire_time=spec.get("acquireTime") or "",
-        renew_time=spec.get("renewTime") or "",
-        transitions=spec.get("leaseTransitions") or 0,
-        resource_version=_metadata(item).get("resourceVersion") or "",
+        holder=text(spec.get("holderIdentity")),
+        duration_seconds=number(spec.get("leaseDurationSeconds")),
+        acquire_time=text(spec.get("acquireTime")),
+        renew_time=text(spec.get("renewTime")),
+        transitions=number(spec.get("leaseTransitions")) or 0,
+        resource_version=text(_metadata(item).get("resourceVersion")),
     )
 
 
 def _node(item: Json) -> Node:
-    metadata, spec, status = _metadata(item), item.get("spec") or {}, item.get("status") or {}
-    conditions = {entry.get("type"): entry for entry in status.get("conditions") or []}
+    metadata, spec, status = _metadata(item), mapping(item, "spec"), mapping(item, "status")
+    conditions = {text(entry.get("type")): entry for entry in mappings(status.get("conditions"))}
+    ready = conditions.get("Ready", {})
     return Node(
-        name=metadata.get("name") or "",
-        uid=metadata.get("uid") or "",
-        resource_version=metadata.get("resourceVersion") or "",
-        created=metadata.get("creationTimestamp") or "",
+        name=text(metadata.get("name")),
+        uid=text(metadata.get("uid")),
+        resource_version=text(metadata.get("resourceVersion")),
+        created=text(metadata.get("creationTimestamp")),
         addresses=tuple(
-            entry.get("address", "")
-            for entry in status.get("addresses") or []
-            if entry.get("type") == "InternalIP"
+            text(entry.get("address"))
+            for entry in mappings(status.get("addresses"))
+            if entry.get("type") == "InternalIP" and text(entry.get("address"))
         ),
-        labels=metadata.get("labels") or {},
-        annotations=metadata.get("annotations") or {},
+        labels=string_pairs(metadata.get("labels")),
+        annotations=string_pairs(metadata.get("annotations")),
         taints=tuple(
             Taint(
-                entry.get("key", ""),
-                entry.get("value") or "",
-                entry.get("effect", ""),
-                entry.get("timeAdded"),
+                text(entry.get("key")),
+                text(entry.get("value")),
+                text(entry.get("effect")),
+                text(entry.get("timeAdded")) or None,
             )
-            for entry in spec.get("taints") or []
+            for entry in mappings(spec.get("taints"))
         ),
         unschedulable=bool(spec.get("unschedulable")),
         cordoned_by=_managers_of_cordon(metadata),
-        ready=_truth(conditions.get("Ready")),
-        ready_heartbeat=(conditions.get("Ready") or {}).get("lastHeartbeatTime") or "",
-        etcd_is_voter=_truth(conditions.get("EtcdIsVoter")),
-        provider_id=spec.get("providerID") or "",
+        ready=_truth(ready),
+        ready_heartbeat=text(ready.get("lastHeartbeatTime")),
+        etcd_is_voter=_truth(conditions.get("EtcdIsVoter", {})),
+        provider_id=text(spec.get("providerID")),
     )
 
 
-def _truth(condition: Json | None) -> bool | None:
-    return {"True": True, "False": False}.get((condition or {}).get("status", ""))
+def _truth(condition: Json) -> bool | None:
+    return {"True": True, "False": False}.get(text(condition.get("status")))
 
 
 def _managers_of_cordon(metadata: Json) -> tuple[str, ...]:
     return tuple(
-        entry.get("manager", "")
-        for entry in metadata.get("managedFields") or []
-        if "f:unschedulable" in ((entry.get("fieldsV1") or {}).get("f:spec") or {})
+        text(entry.get("manager"))
+        for entry in mappings(metadata.get("managedFields"))
+        if "f:unschedulable" in mapping(entry, "fieldsV1", "f:spec")
     )
 
 
@@ -650,15 +708,15 @@ def _taint_json(taint: Taint) -> Json:
 
 def _pod(item: Json) -> Pod:
     metadata = _metadata(item)
-    owners = metadata.get("ownerReferences") or []
+    owners = mappings(metadata.get("ownerReferences"))
     controllers = [owner for owner in owners if owner.get("controller")]
     return Pod(
-        namespace=metadata.get("namespace") or "",
-        name=metadata.get("name") or "",
-        uid=metadata.get("uid") or "",
-        owner_kind=(controllers or owners or [{}])[0].get("kind") or "",
-        mirror="kubernetes.io/config.mirror" in (metadata.get("annotations") or {}),
-        finished=(item.get("status") or {}).get("phase") in ("Succeeded", "Failed"),
+        namespace=text(metadata.get("namespace")),
+        name=text(metadata.get("name")),
+        uid=text(metadata.get("uid")),
+        owner_kind=text((controllers or owners or [{}])[0].get("kind")),
+        mirror="kubernetes.io/config.mirror" in mapping(metadata, "annotations"),
+        finished=mapping(item, "status").get("phase") in ("Succeeded", "Failed"),
         terminating=bool(metadata.get("deletionTimestamp")),
     )
 
@@ -666,7 +724,7 @@ def _pod(item: Json) -> Pod:
 def _causes(body: bytes) -> list[str]:
     """Messages of a Status's causes: they name the PodDisruptionBudget."""
     try:
-        causes = json.loads(body)["details"]["causes"]
-        return [str(cause["message"]) for cause in causes if cause.get("message")]
-    except (ValueError, KeyError, TypeError):
+        causes = mappings(mapping(parsed(body), "details").get("causes"))
+    except ValueError:
         return []
+    return [text(cause.get("message")) for cause in causes if text(cause.get("message"))]
