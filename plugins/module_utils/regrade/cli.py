@@ -263,6 +263,9 @@ def _parse(words: list[str]) -> argparse.Namespace:
     )
     verbs.add_parser("release", parents=[common], help="end a hold: automatic steps may come again")
     verbs.add_parser("alert", parents=[common])  # the watcher's own, so it is not listed
+    blocked = verbs.add_parser("blocked", parents=[common])  # and this
+    for option in ("--move", "--reason", "--text"):
+        blocked.add_argument(option, required=True)
     verbs.add_parser(
         "watch",
         parents=[light],
@@ -299,6 +302,9 @@ def _run(options: argparse.Namespace) -> int:
     elif options.verb == "release":
         released = operations.release(server)
         _report(options, dict(released), released["message"])
+    elif options.verb == "blocked":
+        told = operations.blocked(server, options.move, options.reason, options.text)
+        _report(options, dict(told), told["message"])
     elif options.verb == "alert":
         alerted = operations.alert(server)
         _report(options, dict(alerted), alerted["message"])

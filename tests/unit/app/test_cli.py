@@ -211,6 +211,18 @@ def test_still_over_at_the_lowest_level_is_one_event(
     assert [event[2] for event in cluster.api.events].count("RegradeExhausted") == 1
 
 
+def test_what_is_blocked_is_one_event_with_its_cure(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = ["--move=down", "--reason=ready", "--text=- server2 is not Ready"]
+    code, out, err = run(capsys, "blocked", "--automatic", *told)
+    assert (code, err, pairs.parse(out)["result"]) == (0, "", "done")
+    [(node, kind, reason, message)] = cluster.api.events
+    assert (node, kind, reason) == ("server1", "Warning", "RegradeBlocked")
+    assert message.startswith("the step down of server1 that is due is blocked by ready: - server2 is not Ready; cure:")
+    assert cluster.api.writes == []
+
+
 @pytest.mark.parametrize("level", ["full", "control-plane"])
 def test_an_alert_never_steps_where_the_level_rose_meanwhile(
     cluster: Cluster, capsys: pytest.CaptureFixture[str], level: str

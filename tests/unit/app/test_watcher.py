@@ -149,6 +149,29 @@ def test_still_over_at_the_lowest_level_asks_for_an_alert_and_no_step(
     assert not [line for line in one.asked() if line.startswith("step")]
 
 
+def test_a_blocked_step_is_told_by_a_child_of_its_own(start: Callable[..., Watcher], tmp_path: Path) -> None:
+    refuses = "echo result=refused; echo reason=ready; echo cure=wait; echo level=full; echo message=b is not Ready"
+    one = start(f"case $1 in step) {refuses};; *) {WELL};; esac")
+    one.until(lambda: one.notes().get("level") == "full")
+    (tmp_path / "meminfo").write_text("MemTotal: 4000000 kB\nMemAvailable: 100000 kB\n")
+    one.until(lambda: len(one.asked()) > 2)
+    one.until(lambda: one.notes().get("busy") == "")
+    log = one.stop()
+    assert one.asked()[-1] == "blocked --automatic --move=down --reason=ready --text=b is not Ready"
+    assert (one.notes()["blocked_reason"], one.notes()["blocked_cure"]) == ("ready", "wait")
+    assert "down: refused: b is not Ready (blocked by ready; cure: wait)" in log
+
+
+def test_a_child_that_hangs_is_killed_after_its_settings_time(start: Callable[..., Watcher]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            Watcher, "CODE", "from regrade.app import watcher; watcher.child_seconds = lambda settings: 1.0; "
+        )
+        one = start("exec sleep 60")
+    one.until(lambda: "without an answer" in one.notes().get("unhealthy", ""))
+    assert "settle: failed: the child ended without an answer" in one.stop()
+
+
 def test_health_tells_in_json_too(start: Callable[..., Watcher], capsys: pytest.CaptureFixture[str]) -> None:
     one = start(WELL)
     one.until(lambda: one.notes().get("level") == "full")

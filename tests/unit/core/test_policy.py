@@ -260,6 +260,95 @@ def test_a_streak_that_ends_forgets_the_refusal() -> None:
     assert feed.state.retry_seconds == 0
 
 
+def test_the_next_streak_begins_its_tries_anew_but_has_to_last_first() -> None:
+    """So what swings about the threshold is not tried more often than a streak lasts."""
+    feed = Feed("full")
+    tries = []
+    for _round in range(20):
+        for _sample in range(14):
+            if feed.one(0.0, 100 * MIB) == "down":
+                tries.append(feed.boottime)
+                feed.state = policy.after_refusal(feed.state, feed.monotonic, "held", "hold", "release it")
+        feed.one(0.0, 3000 * MIB)
+        assert (feed.state.blocked, feed.state.blocked_reason, feed.state.retry_seconds) == ("", "", 0)
+    assert min(later - earlier for earlier, later in zip(tries, tries[1:])) >= 60
+
+
+def test_what_blocked_a_step_up_does_not_hold_a_step_down_up() -> None:
+    feed = Feed("control-plane")
+    while feed.one() != "up":
+        pass
+    feed.state = policy.after_refusal(feed.state, feed.monotonic, "held", move="up")
+    feed.one(0.0, 100 * MIB)
+    assert feed.state.blocked == ""
+    assert feed.go(60, 0.0, 100 * MIB) == ["down"]
+
+
+@pytest.mark.parametrize("what", ["sleep", "boot"])
+def test_sleep_and_a_new_boot_end_what_was_blocked(what: str) -> None:
+    feed = Feed("full")
+    feed.go(70, 0.0, 100 * MIB)
+    feed.state = policy.after_refusal(feed.state, feed.monotonic, "held", "lease")
+    if what == "boot":
+        feed.boot, feed.monotonic, feed.boottime, feed.stall = "b2", 10.0, 10.0, 0
+    feed.one(0.0, 3000 * MIB, slept=3600 if what == "sleep" else 0)
+    assert (feed.state.blocked, feed.state.retry_at) == ("", 0)
+
+
+def test_brought_back_whatever_is_read_with_the_cooldown_kept() -> None:
+    for pressure, available in ((0.0, 3000 * MIB), (None, None), (0.0, 400 * MIB), (0.0, 100 * MIB)):
+        feed = Feed("control-plane", last=LastStep(4990.0, "b1", "down"))
+        feed.state = feed.state._replace(back="etcd-only")
+        while not feed.one(pressure, available):
+            assert feed.boottime < 6000
+        assert feed.boottime == 4990 + 120
+        assert feed.decision is not None
+        assert feed.decision.action == "down"
+        feed.step("etcd-only", "down")
+        assert feed.state.back == ""
+        assert feed.state.relapses == 0
+
+
+def test_a_refusal_to_be_brought_back_is_kept_without_a_streak() -> None:
+    feed = Feed("control-plane")
+    feed.state = feed.state._replace(back="etcd-only")
+    assert feed.one(None, None) == "down"
+    feed.state = policy.after_refusal(feed.state, feed.monotonic, "held", "lease", move="down")
+    assert feed.go(25, 0.0, 400 * MIB) == []
+    assert feed.state.blocked_reason == "lease"
+    assert feed.decision is not None
+    assert feed.decision.retry_in == 5
+    assert "tried again in 5 s" in feed.decision.reason
+    assert feed.go(5, 0.0, 400 * MIB) == ["down"]
+
+
+def test_a_relapse_that_was_refused_for_long_counts() -> None:
+    """What counts is when it was over again, not when it could step."""
+    feed = Feed("full")
+    feed.step("full", "up")
+    feed.go(2000, 0.0, 100 * MIB)
+    feed.step("control-plane", "down")
+    assert feed.state.relapses == 1
+
+
+def test_a_board_that_fell_over_after_its_step_up_relapsed() -> None:
+    feed = Feed("full")
+    feed.step("full", "up")
+    feed.boot, feed.monotonic, feed.boottime, feed.stall = "b2", 10.0, 10.0, 0
+    assert "down" in feed.go(100, 0.0, 100 * MIB)
+    feed.step("control-plane", "down")
+    assert policy.calm_asked(feed.state.relapses, DEFAULT) == 600
+
+
+def test_over_late_after_a_step_up_is_no_relapse() -> None:
+    feed = Feed("control-plane")
+    feed.step("control-plane", "up")
+    feed.go(700, 0.0, 3000 * MIB)
+    assert "down" in feed.go(100, 0.0, 100 * MIB)
+    feed.step("etcd-only", "down")
+    assert feed.state.relapses == 0
+
+
 def test_a_relapse_doubles_the_calm_asked_to_an_hour_at_most() -> None:
     feed = Feed("full")
     asked = []

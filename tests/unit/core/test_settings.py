@@ -10,6 +10,7 @@ from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.se
     KEYS,
     Settings,
     check_memory,
+    child_seconds,
     load,
     require_cluster,
 )
@@ -163,3 +164,16 @@ def test_pairs_read_back_what_they_wrote(values: dict[str, str]) -> None:
 
 def test_pairs_never_write_a_second_line() -> None:
     assert pairs.dump({"message": "one\ntwo\r\nthree"}) == "message=one two three\n"
+
+
+def test_how_long_a_child_may_take_follows_every_time_that_it_waits() -> None:
+    usual = child_seconds(load("", {"NODE_NAME": "a"}))
+    for key, longer in (
+        ("DRAIN_TIMEOUT_SECONDS", "3600"),
+        ("RESTART_TIMEOUT_SECONDS", "600"),
+        ("BOOT_TIMEOUT_SECONDS", "3600"),
+        ("TRAP_WAIT_SECONDS", "3600"),
+        ("CALL_TIMEOUT_SECONDS", "60"),
+    ):
+        assert child_seconds(load("", {"NODE_NAME": "a", key: longer})) > usual + float(longer)
+    assert 1800 < usual < 7200

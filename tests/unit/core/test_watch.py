@@ -123,6 +123,19 @@ def test_an_open_step_by_hand_that_goes_on_is_no_trouble() -> None:
     run.go(5)
     assert run.told["unhealthy"] == ""
     run.journal = False
+    run.note("full", "up")
+    assert run.go(100000) == []
+
+
+def test_a_step_by_hand_that_was_taken_back_is_looked_at_once_more() -> None:
+    """A write of its intent may land after it was taken back."""
+    run = Run().at("full")
+    run.journal = True
+    run.go(10)
+    run.journal = False
+    ended = run.now + 5
+    assert run.go(1000) == [(ended + 120, "settle")]
+    run.answer(result="done", action="nothing", level="full", message="well")
     assert run.go(100000) == []
 
 
@@ -181,15 +194,247 @@ def test_a_step_by_hand_starts_the_cooldown_and_tells_the_level() -> None:
     assert run.told["cooldown_up"] == "595"
 
 
-def test_a_refusal_is_told_once_a_try_and_starts_no_cooldown() -> None:
+def refused(run: Run, reason: str, **answer: str) -> None:
+    run.answer(result="refused", reason=reason, cure="wait", message=f"refused for {reason}", **answer)
+
+
+def blocked(reason: str) -> Run:
+    """At full and over; its first step was just refused for that."""
     run = Run().at("full")
     run.available = 100
     assert run.go(70)[0][1] == "down"
-    run.answer(result="refused", message="the Lease is held by server2/1")
-    assert run.go(25) == []
+    refused(run, reason)
+    return run
+
+
+def test_a_refusal_is_blocked_with_its_reason_and_cure_and_starts_no_cooldown() -> None:
+    run = blocked("lease")
+    assert [verb for _at, verb in run.go(25)] == ["blocked"]
+    run.answer(result="done", message="told")
     assert [verb for _at, verb in run.go(10)] == ["down"]
-    assert run.told["cooldown_down"] == "0"
-    assert run.told["blocked"] == "the Lease is held by server2/1"
+    told = {key: run.told[key] for key in ("cooldown_down", "blocked", "blocked_reason", "blocked_cure")}
+    assert told == {
+        "cooldown_down": "0", "blocked": "refused for lease", "blocked_reason": "lease", "blocked_cure": "wait",
+    }  # fmt: skip
+    assert run.told["blocked_move"] == "down"
+    assert "down: refused: refused for lease (blocked by lease; cure: wait)" in run.log
+
+
+def tries(run: Run, reason: str, count: int) -> List[str]:
+    """What is spawned over so many more refusals; an Event comes about at once."""
+    verbs = []
+    while verbs.count("down") < count:
+        for _at, verb in run.go(5):
+            verbs.append(verb)
+            if verb == "down":
+                refused(run, reason)
+            else:
+                run.answer(result="done", message="told")
+    return verbs
+
+
+def test_each_reason_is_told_by_one_event_while_it_is_blocked() -> None:
+    run = blocked("lease")
+    assert tries(run, "lease", 5) == ["blocked"] + ["down"] * 5
+    assert tries(run, "ready", 4) == ["down", "blocked", "down", "down", "down"]
+    assert tries(run, "lease", 2) == ["down"] * 2, "it was told of that already"
+    run.available = 3000
+    run.go(70)
+    assert run.told["blocked"] == run.told["retry_in"] == ""
+    run.available = 100
+    assert [verb for _at, verb in run.go(130)] == ["down"]
+    refused(run, "lease")
+    assert [verb for _at, verb in run.go(5)] == ["blocked"], "another period"
+
+
+def test_an_event_that_did_not_come_about_is_tried_with_the_next_refusal() -> None:
+    run = blocked("cluster")
+    run.go(5)
+    run.answer(result="unknown", message="no API")
+    assert [verb for _at, verb in run.go(30)] == ["down"]
+    refused(run, "cluster")
+    assert [verb for _at, verb in run.go(5)] == ["blocked"]
+    assert "blocked: unknown: no API" in run.log
+
+
+@pytest.mark.parametrize("reason", ["hold", "pause", "dry-run"])
+def test_a_persons_switch_is_no_event_and_does_not_make_the_watcher_hammer(reason: str) -> None:
+    run = blocked(reason)
+    begun = run.now
+    assert tries(run, reason, 12) == ["down"] * 12
+    assert run.now - begun >= 30 + 60 + 120 + 240 + 7 * 300
+    assert run.told["blocked_reason"] == reason
+
+
+def test_a_step_that_is_done_ends_what_was_blocked() -> None:
+    run = blocked("lease")
+    run.note("control-plane", "down")
+    run.go(5)
+    assert run.told["blocked"] == run.told["blocked_reason"] == run.told["blocked_move"] == ""
+    assert run.watch.tell == ""
+
+
+def test_a_step_taken_back_before_its_effect_is_looked_at_once_more_after_its_calls_have_ended() -> None:
+    run = Run().at("full")
+    run.available = 100
+    run.go(70)
+    refused(run, "lease-lost", undone="true")
+    run.available = 3000
+    ended = run.now
+    assert [(at - ended, verb) for at, verb in run.go(5000) if verb == "settle"] == [(120, "settle")]
+    run.answer(result="done", action="nothing", level="full", message="well")
+    assert run.go(100000) == []
+
+
+def test_an_undo_found_at_the_start_is_looked_at_once_more() -> None:
+    run = Run()
+    run.go(5)
+    run.answer(result="done", action="undone", level="full", message="taken back")
+    ended = run.now
+    assert run.go(5000) == [(ended + 120, "settle")]
+
+
+def test_what_a_switch_left_is_settled_again_less_and_less_often() -> None:
+    """Nobody tells the watcher at full that a hold is over."""
+    run = Run()
+    run.go(5)
+    times = [run.now]
+    for _try in range(6):
+        run.answer(result="done", action="left", level="full", message="held: the marks stay")
+        spawned = run.go(400)
+        assert [verb for _at, verb in spawned] == ["settle"]
+        times.append(spawned[0][0])
+        run.now = spawned[0][0]
+    assert [later - earlier for earlier, later in zip(times, times[1:])] == [30, 60, 120, 240, 300, 300]
+    assert run.log.count("settle: done: held: the marks stay") == 1
+    assert run.told["settled"] == "held: the marks stay"
+    assert run.told["unhealthy"] == ""
+    run.answer(result="done", action="repaired", level="full", message="repaired")
+    assert run.go(100000) == []
+
+
+def test_a_recreated_container_is_stepped_down_again_without_pressure() -> None:
+    run = Run(memory={"level": "etcd-only"})
+    run.go(5)
+    run.answer(result="done", action="returning", level="control-plane", back="etcd-only", message="came back")
+    assert [verb for _at, verb in run.go(5)] == ["down"]
+    run.note("etcd-only", "down")
+    run.answer(result="done", level="etcd-only", message="stepped")
+    assert run.told["back"] == "etcd-only"
+    run.go(5)
+    assert run.told["back"] == ""
+
+
+def test_a_recreated_container_keeps_the_cooldown_and_starts_none() -> None:
+    noted = {"level": "etcd-only", "direction": "down", "boottime": "995", "boot_id": "b1"}
+    run = Run(noted=noted)
+    run.go(5)
+    run.answer(result="done", action="returning", level="control-plane", back="etcd-only", message="came back")
+    while run.watch.busy != "down":
+        for _at, verb in run.go(5):
+            if verb == "settle":
+                run.answer(
+                    result="done", action="nothing", level="control-plane", back="etcd-only", message="well"
+                )
+        assert run.told["cooldown_up"] == str(int(995 + 600 - run.now))
+    assert run.now == 995 + 120
+
+
+@pytest.mark.parametrize("reason", ["pause", "dry-run", "ready"])
+def test_a_return_that_is_refused_backs_off(reason: str) -> None:
+    run = Run(memory={"level": "etcd-only"})
+    run.go(5)
+    run.answer(result="done", action="returning", level="control-plane", back="etcd-only", message="came back")
+    times = []
+    while len(times) < 6:
+        for at, verb in run.go(5):
+            if verb == "down":
+                times.append(at)
+                refused(run, reason)
+            elif verb == "settle":
+                run.answer(
+                    result="done", action="nothing", level="control-plane", back="etcd-only", message="well"
+                )
+            else:
+                run.answer(result="done", message="told")
+    assert [later - earlier for earlier, later in zip(times, times[1:])] == [30, 60, 120, 240, 300]
+
+
+def test_a_step_up_by_hand_ends_the_return() -> None:
+    run = Run(memory={"level": "etcd-only"})
+    run.go(5)
+    run.answer(result="done", action="returning", level="control-plane", back="etcd-only", message="came back")
+    run.note("full", "up")
+    assert run.go(10000) == []
+
+
+def test_an_uncured_trap_leaves_the_level_known() -> None:
+    run = Run()
+    run.go(5)
+    run.answer(result="done", action="uncured", level="etcd-only", message="a restart did not cure it")
+    run.go(5)
+    assert run.told["level"] == "etcd-only"
+    assert run.told["unhealthy"] == "a restart did not cure it"
+    verbs = []
+    for _round in range(130):
+        for _at, verb in run.go(5):
+            verbs.append(verb)
+            run.answer(result="done", action="uncured", level="etcd-only", message="a restart did not cure it")
+    assert verbs[-1] == "up", "a step up restarts it anyway"
+
+
+@pytest.mark.parametrize("result", ["refused", "failed"])
+def test_a_settling_that_went_wrong_may_tell_the_level_all_the_same(result: str) -> None:
+    run = Run()
+    run.go(5)
+    run.answer(result=result, level="etcd-only", message="server2 is not Ready")
+    run.go(5)
+    assert run.told["level"] == "etcd-only"
+    assert run.told["unhealthy"] == "server2 is not Ready"
+    assert [verb for _at, verb in run.go(30)] == ["settle"]
+
+
+def test_an_alert_that_could_not_be_given_is_tried_again_less_and_less_often() -> None:
+    run = Run().at("etcd-only")
+    run.available = 100
+    times = []
+    while len(times) < 4:
+        for at, verb in run.go(5):
+            if verb == "alert":
+                times.append(at)
+                run.answer(result="unknown", message="no API")
+            else:
+                run.answer(result="done", action="nothing", level="etcd-only", message="well")
+    assert [later - earlier for earlier, later in zip(times, times[1:])] == [30, 60, 120]
+    assert run.told["blocked"] == "", "no step is due"
+    assert run.told["exhausted"] == "yes"
+
+
+def test_an_alert_is_not_lost_to_a_settling_that_is_due_at_the_same_sample() -> None:
+    run = Run().at("etcd-only")
+    run.available = 100
+    verbs = []
+    for _round in range(40):
+        run.watch = run.watch._replace(settle_at=0.0 if run.watch.state.over_since == run.now - 55 else 1e9)
+        for _at, verb in run.go(5):
+            verbs.append(verb)
+            run.answer(result="done", action="nothing", level="etcd-only", message="well")
+    assert verbs.count("alert") == 1
+    assert verbs.index("settle") < verbs.index("alert")
+    assert run.told["exhausted"] == "yes"
+
+
+def test_a_failed_step_whose_note_came_early_starts_the_cooldown_once() -> None:
+    """After the note the Lease is let go of, which takes long where the API is gone."""
+    run = Run().at("full")
+    run.available = 100
+    run.go(70)
+    run.note("full", "down")
+    noted = run.now
+    run.go(60)
+    run.answer(result="failed", message="undone", left_open="false")
+    run.go(5)
+    assert run.told["cooldown_down"] == str(int(120 - (run.now - noted)))
 
 
 def test_a_step_decided_at_a_level_that_is_no_more_tells_the_level() -> None:

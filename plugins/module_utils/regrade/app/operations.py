@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Callable, Generator, NamedTuple, Optional, Tuple, TypeVar
 
 from ..adapters import psi
-from ..core import gate, marks, reconcile, requests
+from ..core import cures, gate, marks, reconcile, requests
 from ..core import lease as leases
 from ..core.errors import (
     ClusterError,
@@ -29,6 +29,7 @@ from . import watcher_notes
 from .driver import Driver, Hooks, World
 from .reports import (
     AlertReport,
+    BlockedReport,
     CheckReport,
     HoldReport,
     LeaseReport,
@@ -41,7 +42,7 @@ from .reports import (
 
 T = TypeVar("T")
 
-__all__ = ("Server", "alert", "levels", "release", "settle", "status", "step_to")
+__all__ = ("Server", "alert", "blocked", "levels", "release", "settle", "status", "step_to")
 
 
 class Server(NamedTuple):
@@ -131,6 +132,14 @@ def alert(server: Server) -> AlertReport:
     message = f"{name} is at its lowest level and memory is still short: nothing is left to step down"
     server.world.cluster.record_event(server.world.cluster.node(name), "Warning", "RegradeExhausted", message)
     return {"changed": True, "level": level, "message": message}
+
+
+def blocked(server: Server, move: str, reason: str, text: str) -> BlockedReport:
+    """One Event: an automatic step is due and refused, with what a person can do. Raises RegradeError."""
+    name = server.world.settings.node_name
+    message = f"the step {move} of {name} that is due is blocked by {reason}: {text}; cure: {cures.cure(reason)}"
+    server.world.cluster.record_event(server.world.cluster.node(name), "Warning", "RegradeBlocked", message)
+    return {"changed": True, "reason": reason, "message": message}
 
 
 def release(server: Server) -> HoldReport:

@@ -50,6 +50,12 @@ class AlertReport(TypedDict):
     message: str
 
 
+class BlockedReport(TypedDict):
+    changed: bool
+    reason: str
+    message: str
+
+
 class CheckReport(TypedDict):
     check: str
     ok: Optional[bool]

@@ -17,12 +17,11 @@ from ..adapters import pair_files, priority, psi
 from ..core import pairs, policy, watch
 from ..core.errors import SettingsWrong
 from ..core.reading import Sample, parse_meminfo
-from ..core.settings import Settings, check_memory, require_cluster
+from ..core.settings import Settings, check_memory, child_seconds, require_cluster
 from .log_lines import encoded
 from .watcher_notes import Notes
 
 STOP_SECONDS = 25.0  # a stop waits this long for a step under way; compose.yaml grants 30
-CHILD_SECONDS = 3600.0  # every call of a child is bounded; one that outlives this hangs
 WAKERS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 
 COMMAND = ("-m", __name__.rsplit(".app.", 1)[0] + ".cli")
@@ -31,6 +30,7 @@ VERBS = {
     watch.DOWN: ("step", "down", "--automatic"),
     watch.UP: ("step", "up", "--automatic"),
     policy.ALERT: ("alert", "--automatic"),  # a verb of its own: `step down` would step if the level rose
+    watch.BLOCKED: ("blocked", "--automatic"),
 }
 
 
@@ -151,7 +151,9 @@ class Loop:
             return None
         answer = child.answer()
         if answer is None:
-            if time.clock_gettime(time.CLOCK_MONOTONIC) - child.started > CHILD_SECONDS:
+            if time.clock_gettime(time.CLOCK_MONOTONIC) - child.started > child_seconds(
+                self._settings
+            ):
                 child.kill()
             return None
         self._child = None
@@ -177,6 +179,7 @@ class Loop:
                     return self._answered(
                         {
                             "result": "unknown",
+                            "reason": "process",
                             "message": f"no process could be started: {os.strerror(error.errno or 0)}",
                         }
                     )
@@ -186,6 +189,10 @@ class Loop:
         words = VERBS[verb]
         if verb in (watch.DOWN, watch.UP):  # by the time it has the host's lock another may have stepped
             words = (*words, "--from", self._watch.state.level)
+        elif verb == watch.BLOCKED:
+            state = self._watch.state
+            move, text = f"--move={state.blocked_move}", f"--text={state.blocked[:500]}"
+            words = (*words, move, f"--reason={self._watch.tell}", text)
         return (*words, "--json") if self._log.as_json else words
 
     def _journal_there(self) -> bool:

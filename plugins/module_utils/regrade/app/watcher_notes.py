@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..core.settings import Settings
 
 NOTES = "regrade.watcher"
-SIZE = 2048  # one write of a fixed size, so that a reader never meets half of one
+SIZE = 4096  # one write of a fixed size, so that a reader never meets half of one
 
 
 def path(settings: Settings) -> str:

@@ -11,20 +11,24 @@ Rules
 3. What is missing, unreadable or malformed is *unknown*: it ends both streaks and is neither. (Before the
    first window is full the pressure is not known, but a MemAvailable below the floor is over.)
 4. A streak is the time since its first reading. A step down asks SUSTAIN_DOWN of over, a step up
-   SUSTAIN_UP of calm, doubled for every relapse, to an hour at most.
+   SUSTAIN_UP of calm, doubled for every relapse, to an hour at most. A relapse is a step down whose over
+   streak began within COOLDOWN_UP of a step up (or of the boot, where the board fell over meanwhile).
 5. The cooldown since the last step in either direction must have passed; each direction has its length.
    After a new boot it counts as served downwards, and begins anew (with the boot) upwards.
 6. A hole in the samples while the host did not sleep is one long reading, as `total` covers it: it may
    continue an over streak, never a calm one. Sleep and a new boot end both. No wall clock is compared.
-7. A refused step starts no cooldown; it is tried again after 30 s, doubling to 5 min. Anything else that
-   a step ended in (done, failed, undone) is a step for rule 5.
+7. A refused step starts no cooldown; it is tried again after 30 s, doubling to 5 min. It is *blocked*, for a
+   reason, until a step is done or the streak it was decided on ends; the next streak begins at 30 s again,
+   but has to last first. Anything else that a step ended in (done, failed, undone) is a step for rule 5.
+8. A server that is to be brought back (`back`: its container lost the link to its record) steps down
+   whatever is read, with the cooldown kept.
 
-| level         | over, sustained, cooled down | calm, sustained, cooled down     |
-|---------------|------------------------------|----------------------------------|
-| full          | step down                    | nothing                          |
-| control-plane | step down                    | step up (STEP_UP=automatic)      |
-| etcd-only     | nothing: one alert           | step up (STEP_UP=automatic)      |
-| unknown       | nothing                      | nothing                          |
+| level         | over, sustained, cooled down | calm, sustained, cooled down     | to be brought back, cooled down |
+|---------------|------------------------------|----------------------------------|---------------------------------|
+| full          | step down                    | nothing                          | step down                       |
+| control-plane | step down                    | step up (STEP_UP=automatic)      | step down                       |
+| etcd-only     | nothing: one alert           | step up (STEP_UP=automatic)      | (it is there)                   |
+| unknown       | nothing                      | nothing                          | nothing                         |
 
 Pure and light: the idle loop imports it. Values are immutable; `observe` returns the next state.
 """
@@ -71,8 +75,13 @@ class State(NamedTuple):
     calm_since: Optional[float] = None
     retry_at: float = 0.0
     retry_seconds: float = 0.0
-    blocked: str = ""  # why the last try was refused
+    blocked: str = ""  # what the last try was refused for, in words
+    blocked_reason: str = ""  # the same as one word of a closed list
+    blocked_cure: str = ""  # what a person can do about it
+    blocked_move: str = ""  # DOWN, UP or ALERT: which try it was
     alerted: bool = False  # the alert of this over streak was given
+    back: str = ""  # the level to be brought back down to
+    relapsing: bool = False  # the step down that is due is a relapse
 
 
 class Decision(NamedTuple):
@@ -86,6 +95,9 @@ class Decision(NamedTuple):
     cooldown_down: float  # seconds still to go
     cooldown_up: float
     reason: str  # one line, for a person
+    over_asked: float = 0.0  # seconds of over that a step down asks
+    calm_asked: float = 0.0  # seconds of calm that a step up asks, with its relapses
+    retry_in: float = 0.0  # seconds until what is blocked is tried again
 
 
 def judge(reading: Reading, level: str, settings: Settings) -> str:
@@ -139,10 +151,23 @@ def observe(state: State, sample: Sample, settings: Settings) -> Tuple[State, De
     )
     if over_since is None:
         state = state._replace(alerted=False)
-    if over_since is None and calm_since is None:
-        state = state._replace(retry_at=0.0, retry_seconds=0.0, blocked="")
+    if state.retry_seconds and not _goes_on(state):
+        state = _unblocked(state)
     state = _forgive(state, sample, settings)
     return _decide(state, sample, reading, verdict, settings)
+
+
+def _goes_on(state: State) -> bool:
+    """Whether what the refused step was decided on is still there."""
+    if state.blocked_move == UP:
+        return state.calm_since is not None
+    return state.over_since is not None or (state.blocked_move == DOWN and bool(state.back))
+
+
+def _unblocked(state: State) -> State:
+    return state._replace(
+        retry_at=0.0, retry_seconds=0.0, blocked="", blocked_reason="", blocked_cure="", blocked_move=""
+    )
 
 
 def _continue(
@@ -194,7 +219,7 @@ def _forgive(state: State, sample: Sample, settings: Settings) -> State:
         and state.over_since is None
         and cooldown_left(last, UP, sample.boottime, sample.boot_id, settings) == 0
     ):
-        return state._replace(relapses=0)
+        return state._replace(relapses=0, relapsing=False)
     return state
 
 
@@ -206,32 +231,42 @@ def _decide(
     calm_for = now - state.calm_since if state.calm_since is not None else 0.0
     down_left = cooldown_left(state.last_step, DOWN, sample.boottime, sample.boot_id, settings)
     up_left = cooldown_left(state.last_step, UP, sample.boottime, sample.boot_id, settings)
+    asked = calm_asked(state.relapses, settings)
+    retry_in = max(0.0, state.retry_at - now)
     action, reason = "", ""
     if not state.level:
         reason = "the level is not known yet"
+    elif state.back:
+        reason = f"k3s came back above {state.back}, the level of its record"
+        if down_left > 0:
+            reason += f"; stepped down after the cooldown: {down_left:.0f} s to go"
+        elif retry_in:
+            reason += f", but a step down is refused ({state.blocked}); tried again in {retry_in:.0f} s"
+        else:
+            action = DOWN
     elif verdict == OVER:
         if over_for < settings.sustain_down_seconds:
             reason = f"over for {over_for:.0f} of {settings.sustain_down_seconds:.0f} s"
         elif not below(state.level):
-            action = "" if state.alerted else ALERT
+            action = ALERT if not (state.alerted or retry_in) else ""
             reason = f"over for {over_for:.0f} s at the lowest level: nothing is left to step down"
-            state = state._replace(alerted=True)
+            state = state._replace(alerted=state.alerted or action == ALERT)
         elif down_left > 0:
             reason = f"over, waiting out the cooldown: {down_left:.0f} s to go"
-        elif now < state.retry_at:
-            reason = f"over, but refused ({state.blocked}); tried again in {state.retry_at - now:.0f} s"
+        elif retry_in:
+            reason = f"over, but refused ({state.blocked}); tried again in {retry_in:.0f} s"
         else:
             action, reason = DOWN, f"over for {over_for:.0f} s"
+            state = state._replace(relapsing=_over_soon(state.last_step, sample, over_for, settings))
     elif verdict == CALM and above(state.level):
-        asked = calm_asked(state.relapses, settings)
         if calm_for < asked:
             reason = f"calm for {calm_for:.0f} of {asked:.0f} s"
         elif up_left > 0:
             reason = f"calm, waiting out the cooldown: {up_left:.0f} s to go"
         elif settings.step_up != "automatic":
             reason = "calm; STEP_UP=manual, so a person steps it up"
-        elif now < state.retry_at:
-            reason = f"calm, but refused ({state.blocked}); tried again in {state.retry_at - now:.0f} s"
+        elif retry_in:
+            reason = f"calm, but refused ({state.blocked}); tried again in {retry_in:.0f} s"
         else:
             action, reason = UP, f"calm for {calm_for:.0f} s"
     elif verdict == BETWEEN:
@@ -244,7 +279,26 @@ def _decide(
         )
     else:
         reason = "calm at full"
-    return state, Decision(action, verdict, reading, over_for, calm_for, down_left, up_left, reason)
+    return state, Decision(
+        action,
+        verdict,
+        reading,
+        over_for,
+        calm_for,
+        down_left,
+        up_left,
+        reason,
+        settings.sustain_down_seconds,
+        asked,
+        retry_in,
+    )
+
+
+def _over_soon(last: Optional[LastStep], sample: Sample, over_for: float, settings: Settings) -> bool:
+    """Whether the over streak began before the cooldown of the step up before it was served: rule 4."""
+    if last is None or last.direction != UP:
+        return False
+    return cooldown_left(last, UP, sample.boottime - over_for, sample.boot_id, settings) > 0
 
 
 def after_step(state: State, level: str, last: Optional[LastStep], settings: Settings) -> State:
@@ -254,30 +308,33 @@ def after_step(state: State, level: str, last: Optional[LastStep], settings: Set
     """
     relapses = state.relapses
     before = state.last_step
-    if (
-        last
-        and before
-        and last.direction == DOWN
-        and before.direction == UP
-        and last.boot_id == before.boot_id
-        and last.boottime - before.boottime <= settings.cooldown_up_seconds + settings.sustain_down_seconds
-    ):
-        relapses = min(relapses + 1, MOST_RELAPSES)
-    return state._replace(
+    if last and before and last.direction == DOWN and before.direction == UP:
+        soon = last.boottime - before.boottime <= settings.cooldown_up_seconds + settings.sustain_down_seconds
+        if state.relapsing or (soon and last.boot_id == before.boot_id):
+            relapses = min(relapses + 1, MOST_RELAPSES)
+    return _unblocked(state)._replace(
         level=level,
         last_step=last or before,
         relapses=relapses,
         over_since=None,
         calm_since=None,
-        retry_at=0.0,
-        retry_seconds=0.0,
-        blocked="",
         alerted=False,
+        back="",
+        relapsing=False,
     )
 
 
-def after_refusal(state: State, now: float, why: str) -> State:
-    """The state once a step was refused: no cooldown, tried again later (rule 7). `now` is
-    CLOCK_MONOTONIC."""
+def after_refusal(
+    state: State, now: float, why: str, reason: str = "other", cure: str = "", move: str = ""
+) -> State:
+    """The state once a step was refused: no cooldown, tried again later (rule 7). `now` is CLOCK_MONOTONIC.
+
+    `move` is what was tried; "" for what the streak says. An alert that could not be given is no step, so
+    nothing is blocked by it: it is given later.
+    """
     wait = min(LONGEST_RETRY_SECONDS, state.retry_seconds * 2) if state.retry_seconds else FIRST_RETRY_SECONDS
-    return state._replace(retry_at=now + wait, retry_seconds=wait, blocked=why)
+    move = move or (UP if state.calm_since is not None else DOWN)
+    state = state._replace(retry_at=now + wait, retry_seconds=wait, blocked_move=move)
+    if move == ALERT:
+        return state._replace(alerted=False)
+    return state._replace(blocked=why, blocked_reason=reason, blocked_cure=cure)

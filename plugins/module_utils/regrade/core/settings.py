@@ -314,6 +314,16 @@ def _ceiling(s: Settings) -> None:
 RELATIONS: Tuple[Callable[[Settings], None], ...] = (_window, _sustain, _cooldown, _lease, _ceiling)
 
 
+def child_seconds(settings: Settings) -> float:
+    """How long a child of the watcher may take: what is open ended first, then one step, each with every wait
+    of its own at its full length (three restarts, a cure of the trap, six waits for node leases, the verify and
+    two last writes, sixty calls). One that takes longer hangs; killed, the next goes on with its step.
+    """
+    restart = settings.restart_timeout_seconds + 30 + settings.boot_timeout_seconds
+    waits = settings.drain_timeout_seconds + 3 * restart + settings.trap_wait_seconds + 6 * FRESH_SECONDS
+    return 2 * (waits + 300 + 60 * settings.call_timeout_seconds)
+
+
 def check_memory(settings: Settings, total: int) -> None:
     """The relations that need MemTotal (bytes). Raises SettingsWrong."""
     floor = settings.memavailable_floor

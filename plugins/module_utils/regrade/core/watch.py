@@ -6,10 +6,16 @@ Rules
 1. At full, with the level known, nothing is asked of API or Docker: only samples are taken.
 2. `settle` is run at the start until it is answered, and regularly while below full (or not known to be at
    full), without end: it ends what is open and looks for the trap (a vote must not be lost in silence). It
-   is run soon where a step is open that no child of ours runs: one by hand may have died.
+   is run soon where a step is open that no child of ours runs: one by hand may have died. It is run again,
+   less and less often, where a person's switch made it leave something as it was. And it is run once more,
+   LATE_SECONDS on, after a step that was taken back before its first effect: a write of its intent whose
+   answer was lost may land after that, and at full nobody else would look. An API server ends a request
+   within 60 s, and a call of ours ends within 60 s at most: after both, nothing of it is under way.
 3. One child at a time; a decision is taken only while none runs.
 4. The last step is what its note on disk says, whoever stepped: so a step by hand starts the cooldown too.
-5. A refusal is retried by `policy`; a step without a note starts the cooldown all the same.
+5. A refusal is retried by `policy`; a step without a note starts the cooldown all the same. A step that is
+   blocked is told by an Event, by a child of its own: once for each reason until it is blocked no more. Not
+   where a person's own switch is the reason.
 6. One line in the log for each change of verdict or reason, with the figures it was decided on.
 
 Light: the idle loop imports it. Time, files and processes are `app.watcher`.
@@ -19,7 +25,7 @@ from __future__ import annotations
 
 from . import policy
 from .digits import whole
-from .levels import DOWN, FULL, LEVELS, UP
+from .levels import DOWN, FULL, LEVELS, UP, below
 from .light import NamedTuple
 from .policy import Decision, LastStep, State
 from .reading import Sample
@@ -30,11 +36,15 @@ if TYPE_CHECKING:
     from typing import Optional, Tuple, Union
 
 SETTLE = "settle"
+BLOCKED = "blocked"  # tell by an Event what the step is blocked by
 FIRST_SETTLE_SECONDS = 30.0
+LATE_SECONDS = 120.0  # see rule 2
+NEVER = float("inf")
+QUIET = ("hold", "pause", "dry-run", "level")  # a person's own doing, or decided anew at once: no Event
 
 
 class Spawn(NamedTuple):
-    """Start a child: SETTLE, DOWN, UP or policy.ALERT."""
+    """Start a child: SETTLE, BLOCKED, DOWN, UP or policy.ALERT."""
 
     verb: str
 
@@ -66,6 +76,11 @@ class Watch(NamedTuple):
     settle_wait: float = 0.0
     trouble: str = ""  # what a person should look at
     open: bool = False  # a step's journal is there while no child of ours runs
+    left: bool = False  # settling left something as it was, for a person's switch
+    look_at: float = NEVER  # when to settle once more for a write that came late
+    tell: str = ""  # the reason that is to be told by an Event
+    told: Tuple[str, ...] = ()  # the reasons that were, since it is blocked
+    before: Optional[LastStep] = None  # the last step when the child was started, or a step was seen open
     was_below: bool = False  # the last level known was below full
     said: str = ""  # what the last decision in the log was about
     settled: str = ""  # what the last settling in the log was about, "" where all was well
@@ -113,26 +128,33 @@ def on_journal(watch: Watch, present: bool, now: float) -> Watch:
     """Whether a step of this server is open: where no child of ours runs it is another's, or left behind."""
     if watch.busy or present == watch.open:
         return watch
-    soon = min(watch.settle_at, now + FIRST_SETTLE_SECONDS) if present else watch.settle_at
-    return watch._replace(open=present, settle_at=soon)
+    if present:
+        soon = min(watch.settle_at, now + FIRST_SETTLE_SECONDS)
+        return watch._replace(open=True, settle_at=soon, before=watch.state.last_step)
+    noted = watch.state.last_step != watch.before  # it had its effect, so its intent came through
+    return watch._replace(open=False, look_at=watch.look_at if noted else min(watch.look_at, now + LATE_SECONDS))
 
 
 def on_sample(watch: Watch, sample: Sample, settings: Settings) -> tuple[Watch, Decision, Commands]:
     """What to do after one more sample."""
     state, decision = policy.observe(watch.state, sample, settings)
     watch = watch._replace(state=state)
+    if not state.blocked:
+        watch = watch._replace(tell="", told=())
     commands: Commands = ()
     if not watch.busy:
         if _settle_due(watch, sample.monotonic) and not _goes_first(watch, decision):
-            watch, commands = watch._replace(busy=SETTLE), (Spawn(SETTLE),)
+            late = NEVER if sample.monotonic >= watch.look_at else watch.look_at
+            watch, commands = watch._replace(busy=SETTLE, look_at=late), (Spawn(SETTLE),)
+        elif watch.tell:
+            watch, commands = watch._replace(busy=BLOCKED), (Spawn(BLOCKED),)
         elif decision.action:
-            watch, commands = watch._replace(busy=decision.action), (Spawn(decision.action),)
+            watch = watch._replace(busy=decision.action, before=state.last_step)
+            commands = (Spawn(decision.action),)
         elif watch.missing and state.level == FULL:
             commands = (Stop(watch.missing),)
-    elif decision.action == policy.ALERT:
-        watch = watch._replace(
-            state=state._replace(alerted=False)
-        )  # asked for again once the child has ended
+    if decision.action == policy.ALERT and commands != (Spawn(policy.ALERT),):
+        watch = watch._replace(state=state._replace(alerted=False))  # asked for again once the child has ended
     about = f"{state.level}|{decision.verdict}|{decision.action}|{_without_figures(decision.reason)}"
     if about != watch.said or (commands and decision.action):
         watch = watch._replace(said=about)
@@ -149,13 +171,17 @@ def on_answer(
     message = answer.get("message", "the child ended without an answer")
     level = answer.get("level", "")
     watch = watch._replace(busy="")
+    if answer.get("undone") == "true":
+        watch = watch._replace(look_at=now + LATE_SECONDS)
+    if verb == BLOCKED:
+        return _told(watch, result, message)
     if verb == SETTLE:
-        watch = _settled(watch, result, level, message, now, settings)
+        watch = _settled(watch, answer, result, message, now, settings)
     elif result == "failed":
         watch = _failed(watch, verb, message, sample, settings)
     elif result != "done":  # refused, or it could not even begin: nothing was changed
-        watch = watch._replace(state=policy.after_refusal(watch.state, now, message))
-        if level in LEVELS:  # it was decided at a level that is no more
+        watch, message = _refused(watch, verb, answer, message, now)
+        if level in LEVELS and level != watch.state.level:  # it was decided at a level that is no more
             watch = watch._replace(
                 state=policy.after_step(watch.state, level, None, settings),
                 was_below=level != FULL,
@@ -176,38 +202,72 @@ def on_answer(
     return watch, (Say(f"{verb}: {result}: {message}"),)
 
 
-def _settled(watch: Watch, result: str, level: str, message: str, now: float, settings: Settings) -> Watch:
-    if result == "done" and level in LEVELS:
-        state = watch.state
-        if level != state.level:
-            state = policy.after_step(state, level, None, settings)
-        wait = settings.settle_seconds if level != FULL else float("inf")
-        return watch._replace(
-            state=state,
-            trouble="",
-            settle_wait=0.0,
-            settle_at=now + wait,
-            open=False,  # one that is there all the same is seen anew
-            was_below=level != FULL,
-        )
-    # not known, busy or open: no step is decided until it is settled; asked again without end
-    wait = (
+def _told(watch: Watch, result: str, message: str) -> Tuple[Watch, Commands]:
+    """An Event that did not come about is tried again with the next refusal."""
+    reason, watch = watch.tell, watch._replace(tell="")
+    if result == "done":
+        return watch._replace(told=(*watch.told, reason)), ()
+    return watch, (Say(f"{BLOCKED}: {result}: {message}"),)
+
+
+def _refused(
+    watch: Watch, verb: str, answer: dict[str, str], message: str, now: float
+) -> Tuple[Watch, str]:
+    """(blocked, what to say of it: with the cure where the reason is new)."""
+    reason, cure = answer.get("reason", "other"), answer.get("cure", "")
+    new = reason != watch.state.blocked_reason
+    watch = watch._replace(
+        state=policy.after_refusal(watch.state, now, message, reason, cure, verb),
+        tell=reason if verb in (DOWN, UP) and reason not in (*watch.told, *QUIET) else "",
+    )
+    return watch, f"{message} (blocked by {reason}; cure: {cure})" if new and cure else message
+
+
+def _settled(
+    watch: Watch, answer: dict[str, str], result: str, message: str, now: float, settings: Settings
+) -> Watch:
+    level, action = answer.get("level", ""), answer.get("action", "")
+    later = (
         min(policy.LONGEST_RETRY_SECONDS, watch.settle_wait * 2)
         if watch.settle_wait
         else FIRST_SETTLE_SECONDS
     )
-    if watch.was_below:
-        wait = min(wait, settings.settle_seconds)
-    known = watch.state.level if result == "refused" else ""
-    trouble = "" if known == FULL and watch.open else message  # a step by hand is under way
+    if result == "done" and level in LEVELS:
+        state = watch.state
+        if level != state.level:
+            state = policy.after_step(state, level, None, settings)
+        left = action == "left"
+        wait = settings.settle_seconds if level != FULL else later if left else NEVER
+        back = answer.get("back", "")
+        return watch._replace(
+            state=state._replace(back=back if back in LEVELS else ""),
+            trouble=message if action == "uncured" else "",
+            settle_wait=later if left else 0.0,
+            settle_at=now + wait,
+            open=False,  # one that is there all the same is seen anew
+            left=left,
+            look_at=now + LATE_SECONDS if action == "undone" else watch.look_at,
+            was_below=level != FULL,
+        )
+    # not known, busy or open: no step is decided until it is settled; asked again without end
+    wait = min(later, settings.settle_seconds) if watch.was_below else later
+    if level not in LEVELS:  # what went wrong may tell it all the same
+        level = watch.state.level if result == "refused" else ""
+    state = watch.state
+    if level and level != state.level:
+        state = policy.after_step(state, level, None, settings)
+    trouble = "" if level == FULL and watch.open else message  # a step by hand is under way
     return watch._replace(
-        state=watch.state._replace(level=known), trouble=trouble, settle_wait=wait, settle_at=now + wait
+        state=state._replace(level=level),
+        trouble=trouble,
+        settle_wait=later,
+        settle_at=now + wait,
+        was_below=level != FULL if level else watch.was_below,
     )
 
 
 def _failed(watch: Watch, verb: str, message: str, sample: Sample, settings: Settings) -> Watch:
-    last = watch.state.last_step
-    noted = last is not None and last.boot_id == sample.boot_id and sample.boottime - last.boottime < 5
+    noted = watch.state.last_step != watch.before  # while the child ran
     if not noted and verb in (DOWN, UP):
         step = LastStep(sample.boottime, sample.boot_id, verb)
         watch = watch._replace(state=policy.after_step(watch.state, watch.state.level, step, settings))
@@ -221,7 +281,11 @@ def _goes_first(watch: Watch, decision: Decision) -> bool:
 
 
 def _settle_due(watch: Watch, now: float) -> bool:
-    return now >= watch.settle_at and (watch.state.level != FULL or watch.open or bool(watch.trouble))
+    if now >= watch.look_at:
+        return True
+    return now >= watch.settle_at and (
+        watch.state.level != FULL or watch.open or watch.left or bool(watch.trouble)
+    )
 
 
 def _without_figures(text: str) -> str:
@@ -256,6 +320,12 @@ def line(state: State, decision: Decision, settings: Settings) -> str:
     )
 
 
+def _exhausted(state: State, decision: Decision) -> bool:
+    """Over for long enough to step down, with no level below."""
+    lowest = state.level in LEVELS and not below(state.level)
+    return lowest and decision.verdict == policy.OVER and decision.over_for >= decision.over_asked
+
+
 def notes(watch: Watch, decision: Decision, sample: Sample) -> dict[str, str]:
     """What others may know of the watcher, as text."""
     reading = decision.reading
@@ -267,18 +337,28 @@ def notes(watch: Watch, decision: Decision, sample: Sample) -> dict[str, str]:
         "pressure": "" if reading.pressure is None else f"{reading.pressure:.4f}",
         "mem_available": "" if reading.available is None else str(reading.available),
         "over_for": f"{decision.over_for:.0f}",
+        "over_asked": f"{decision.over_asked:.0f}",
         "calm_for": f"{decision.calm_for:.0f}",
+        "calm_asked": f"{decision.calm_asked:.0f}",
         "cooldown_down": f"{decision.cooldown_down:.0f}",
         "cooldown_up": f"{decision.cooldown_up:.0f}",
         "relapses": str(watch.state.relapses),
         "busy": watch.busy,
+        "back": watch.state.back,
+        "exhausted": "yes" if _exhausted(watch.state, decision) else "",
+        "blocked_reason": watch.state.blocked_reason,
+        "blocked_move": watch.state.blocked_move if watch.state.blocked else "",
+        "retry_in": f"{decision.retry_in:.0f}" if watch.state.blocked else "",
         "blocked": watch.state.blocked[:500],
+        "blocked_cure": watch.state.blocked_cure[:400],
+        "settled": watch.settled[:300],
         "unhealthy": unhealthy(watch)[:500],
         "reason": decision.reason[:500],
     }
 
 
 __all__ = (
+    "BLOCKED",
     "DOWN",
     "SETTLE",
     "UP",
