@@ -73,10 +73,11 @@ def test_check_changes_nothing(cluster: Cluster, capsys: pytest.CaptureFixture[s
 def test_status_report(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     found = report(capsys, "status")
     assert sorted(found) == sorted([
-        "server", "level", "level_unknown", "recorded", "label", "hold", "pause", "dry_run", "reading", "streaks",
-        "cooldown", "lease", "gate", "journal", "watcher", "next",
+        "server", "level", "level_unknown", "recorded", "recorded_error", "label", "node_error", "hold", "pause",
+        "dry_run", "reading", "reading_error", "streaks", "cooldown", "relapses", "lease", "gate", "blocked",
+        "exhausted", "back", "trap", "journal", "journal_error", "watcher", "watcher_error", "down", "up", "next",
     ])  # fmt: skip
-    assert sorted(found["gate"][0]) == ["check", "detail", "ok"]
+    assert sorted(found["gate"][0]) == ["check", "cure", "detail", "ok"]
     words = run(capsys, "status")[1]
     assert "level      full" in words
     assert re.search(r"gate +quorum +yes", words)

@@ -8,37 +8,30 @@ gathered for a person. Nothing is printed here.
 
 from __future__ import annotations
 
-from typing import Callable, Generator, NamedTuple, Optional, Tuple, TypeVar
+from typing import Callable, Generator, NamedTuple, TypeVar
 
-from ..adapters import psi
-from ..core import cures, gate, marks, reconcile, requests
-from ..core import lease as leases
+from ..core import cures, marks, reconcile, requests
 from ..core.errors import (
     ClusterError,
     Conflict,
-    LevelUnknown,
-    RegradeError,
-    SettingsWrong,
     StepFailed,
 )
-from ..core.levels import DOWN, FULL, LEVELS, UP
+from ..core.levels import DOWN, LEVELS, UP
 from ..core.model import Node, NodeChange
-from ..core.step import JOURNAL, LOCK_SECONDS, SEEN, Plan, locked, tell
+from ..core.step import LOCK_SECONDS, Plan, locked, tell
 from ..core.walk import Taken, walk
-from . import watcher_notes
 from .driver import Driver, Hooks, World
 from .reports import (
     AlertReport,
     BlockedReport,
-    CheckReport,
     HoldReport,
-    LeaseReport,
     LevelsReport,
     SettleReport,
     StatusReport,
     StepReport,
     StepTaken,
 )
+from .status import gather
 
 T = TypeVar("T")
 
@@ -176,120 +169,5 @@ def release(server: Server) -> HoldReport:
 
 
 def status(server: Server) -> StatusReport:
-    """All that a person asks about this server; what cannot be read is said in its place, never guessed."""
-    world, settings = server.world, server.world.settings
-    why = psi.missing_pressure(settings.pressure_file)
-    level: Optional[str] = None
-    unknown = ""
-    try:
-        level = world.actuator.current_level()
-    except LevelUnknown as error:
-        unknown = str(error)
-    if why and level == FULL:
-        raise SettingsWrong(why)
-    try:
-        recorded = world.vote.recorded_level() if world.vote else None
-    except RegradeError:
-        recorded = None
-    facts, node, trouble = _facts(world)
-    notes = watcher_notes.read(settings)
-    seen = psi.sample(settings.pressure_file, settings.meminfo_file, world.clock.boot_id())
-    checks = list(gate.check(facts)) if facts else [gate.Check("members", None, trouble)]
-    journal = world.store.read(JOURNAL)
-    lease = _lease(server)
-    report: StatusReport = {
-        "server": settings.node_name,
-        "level": level,
-        "level_unknown": unknown,
-        "recorded": recorded,
-        "label": marks.level_of(node) if node else None,
-        "hold": marks.switch(node, marks.HOLD) if node else None,
-        "pause": marks.switch(node, marks.PAUSE) if node else None,
-        "dry_run": marks.switch(node, marks.DRY_RUN) if node else None,
-        "reading": {
-            "pressure": watcher_notes.number(notes, "pressure"),
-            "mem_available": seen.available,
-            "mem_total": seen.total,
-            "verdict": notes.get("verdict", "unknown") if notes else "unknown",
-        },
-        "streaks": {
-            "over": watcher_notes.number(notes, "over_for"),
-            "calm": watcher_notes.number(notes, "calm_for"),
-        },
-        "cooldown": {
-            "down": watcher_notes.number(notes, "cooldown_down"),
-            "up": watcher_notes.number(notes, "cooldown_up"),
-        },
-        "lease": lease,
-        "gate": [_check(item) for item in checks],
-        "journal": journal,
-        "watcher": notes or None,
-        "next": "",
-    }
-    report["next"] = _next(report, why)
-    return report
-
-
-def _check(item: gate.Check) -> CheckReport:
-    return {"check": item.check, "ok": item.ok, "detail": item.detail}
-
-
-def _facts(world: World) -> Tuple[Optional[gate.Facts], Optional[Node], str]:
-    """(facts for the gate, but for the node leases, which take up to 40 s to watch; own Node; what
-    failed)."""
-    name = world.settings.node_name
-    try:
-        nodes = world.cluster.nodes()
-    except RegradeError as error:
-        return None, None, str(error)
-    own = next((node for node in nodes if node.name == name), None)
-    try:
-        facts = gate.Facts(name, nodes, world.etcd.members())
-    except LevelUnknown as error:
-        facts = gate.Facts(name, nodes, None, str(error))
-    answers = {
-        node.name: world.cluster.ask_peer(node.addresses[0] if node.addresses else node.name)
-        for node in gate.peer_nodes(facts)
-    }
-    return facts._replace(peers=answers), own, ""
-
-
-def _lease(server: Server) -> LeaseReport:
-    world = server.world
-    try:
-        found = world.cluster.read_lease()
-        now, boot = world.clock.boottime(), world.clock.boot_id()
-        seen = leases.see(found, leases.seen_from(world.store.read(SEEN)), now, boot)
-        verdict = leases.judge(found, server.holder, seen, now, world.settings.lease_seconds)
-    except RegradeError as error:
-        return {"holder": "", "free": False, "error": str(error)}
-    return {"holder": found.holder, "free": verdict.kind in (leases.FREE, leases.EXPIRED), "error": ""}
-
-
-def _next(report: StatusReport, why: str) -> str:
-    """What would have to change for a step to happen, in words."""
-    if report["journal"]:
-        return "a step is open; the watcher goes on with it (or `regrade settle`)"
-    if report["level"] is None:
-        return "nothing until the level is known"
-    if why:
-        return f"nothing steps up by itself: {why}"
-    refused = next(
-        (f"{item['check']}: {item['detail']}" for item in report["gate"] if item["ok"] is False), ""
-    )
-    if refused:
-        return f"no step until the gate allows it: {refused}"
-    if report["lease"]["error"] or not report["lease"]["free"]:
-        busy = report["lease"]["error"] or f"held by {report['lease']['holder']}"
-        return f"no step until the Lease is free: {busy}"
-    for key, word in (
-        ("hold", "held: `regrade release` ends it"),
-        ("pause", "paused"),
-        ("dry_run", "in dry-run"),
-    ):
-        if report.get(key):
-            return f"no automatic step: this server is {word}"
-    notes = report["watcher"]
-    if not notes:
-        return "no automatic step: no watcher runs (or it runs elsewhere)"
-    return notes.get("reason", "")
+    """All that a person asks about this server. Raises SettingsWrong where there is no pressure to read at full."""
+    return gather(server.world, server.holder)

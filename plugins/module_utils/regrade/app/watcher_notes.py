@@ -36,8 +36,11 @@ class Notes:
 
     def write(self, values: dict[str, str]) -> None:
         """A disk that is full must not end what keeps a vote: `health` then tells that it is silent."""
+        text = pairs.dump(values).encode()
+        if len(text) >= SIZE:
+            text = text[: text.rindex(b"\n", 0, SIZE) + 1]  # the longest values stand last; half a line is none
         try:
-            os.pwrite(self._descriptor, pairs.dump(values).encode()[: SIZE - 1].ljust(SIZE, b"\n"), 0)
+            os.pwrite(self._descriptor, text.ljust(SIZE, b"\n"), 0)
         except OSError:
             return
 
@@ -60,11 +63,16 @@ def number(notes: dict[str, str], key: str) -> Optional[float]:
 def unhealthy(settings: Settings) -> str:
     """Why the watcher is not well, "" where it is: it told nothing for long, or says so itself."""
     notes = read(settings)
+    return silence(settings, notes, time.clock_gettime(time.CLOCK_BOOTTIME)) or notes.get("unhealthy", "")
+
+
+def silence(settings: Settings, notes: dict[str, str], boottime: float) -> str:
+    """Why notes tell nothing of now, "" where they do. `boottime` is CLOCK_BOOTTIME."""
     told = number(notes, "boottime")
     if told is None:
         return f"no watcher has written {path(settings)} since this host booted"
-    silent = time.clock_gettime(time.CLOCK_BOOTTIME) - told
+    silent = boottime - told
     allowed = max(60.0, 6 * settings.sample_seconds)
     if silent < -1 or silent > allowed:  # notes are rounded; more than that is another boot's
         return f"silent for {silent:.0f} s, expected a sample every {settings.sample_seconds:g} s"
-    return notes.get("unhealthy", "")
+    return ""
