@@ -135,7 +135,9 @@ def status(code: int, message: str, **more: Any) -> Reply:
 class StubApi:
     """Answers from `script`, a function of the request."""
 
-    def __init__(self, pem: Path | None, script: Callable[[Request], Reply], port: int = 0) -> None:
+    def __init__(
+        self, pem: Path | None, script: Callable[[Request], Reply], port: int = 0, clients: str = ""
+    ) -> None:
         self.requests: list[Request] = []
         self.closing = threading.Event()
         stub = self
@@ -195,6 +197,9 @@ class StubApi:
         if pem is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(pem)
+            if clients:  # only who shows a certificate of this authority is served
+                context.verify_mode = ssl.CERT_REQUIRED
+                context.load_verify_locations(cadata=clients)
             self._server.socket = context.wrap_socket(
                 self._server.socket, server_side=True, do_handshake_on_connect=False
             )

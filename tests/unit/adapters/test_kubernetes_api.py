@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import os
 import socket
@@ -931,3 +933,72 @@ def test_no_secret_is_in_an_error(world: World) -> None:
         with pytest.raises(ports.ClusterError) as caught:
             world.answering(reply).read_lease()
         assert "t0ken-of-ours" not in str(caught.value)
+
+
+# --- an administrator's kubeconfig ---
+
+
+def admin_config(world: World, **user: str) -> dict[str, Any]:
+    """With a client certificate, as k3s's own; `user` instead of it."""
+    pem = world.authority.server(world.folder).read_text()
+    key, certificate = pem[: pem.index("-----BEGIN CERTIFICATE")], pem[pem.index("-----BEGIN CERTIFICATE") :]
+    given = user or {
+        "client-certificate-data": base64.b64encode(certificate.encode()).decode(),
+        "client-key-data": base64.b64encode(key.encode()).decode(),
+    }
+    document: dict[str, Any] = json.loads(world.kubeconfig.read_text())
+    document["users"] = [{"name": "u", "user": given}]
+    return document
+
+
+def admin(world: World, document: Any, *urls: str, path: str = "") -> kubernetes_api.KubernetesCluster:
+    file = world.folder / "admin"
+    file.write_text(json.dumps(document))
+    values = {
+        "NODE_NAME": "pi1", "KUBE_SERVER": ",".join(urls), "KUBECONFIG": path or str(file),
+        "CALL_TIMEOUT_SECONDS": str(TIMEOUT),
+    }  # fmt: skip
+    return kubernetes_api.KubernetesCluster(settings_of.load("", values), admin=True)
+
+
+def test_a_client_certificate_is_shown_and_no_token_sent(world: World) -> None:
+    answer = Reply(200, lease_json(holderIdentity="pi2"))
+    stub = StubApi(world.pem, lambda _request: answer, clients=world.authority.pem())
+    world.stubs.append(stub)
+    assert admin(world, admin_config(world), stub.url).read_lease().holder == "pi2"
+    assert "Authorization" not in stub.requests[-1].headers
+    with pytest.raises(ports.ClusterError):
+        world.cluster(stub.url).read_lease()
+
+
+def test_an_administrators_key_is_on_no_disk(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = admin_config(world)
+    raw = json.dumps(document).encode()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw)))
+    cluster = admin(world, {}, "https://127.0.0.1:1", path="-")
+    files = cluster._access().files
+    assert [os.readlink(path).startswith("/memfd:") for path in files] == [True, True]
+    assert "PRIVATE KEY" in Path(files[1]).read_text()
+    assert cluster._access() is cluster._access()  # stdin is read once
+
+
+def test_the_server_an_administrators_names_is_asked_last(world: World) -> None:
+    stub = world.stub(Reply(200, lease_json()))
+    document = admin_config(world, token="of-an-administrator")
+    document["clusters"][0]["cluster"]["server"] = stub.url
+    cluster = admin(world, document, f"https://127.0.0.1:{free_port()}")
+    cluster.read_lease()
+    assert stub.requests[-1].headers["Authorization"] == "Bearer of-an-administrator"
+
+
+@pytest.mark.parametrize("user", [{"client-certificate": "/root/admin.crt"}, {"client-key-data": "AAAA"}])
+def test_an_administrators_kubeconfig_that_only_names_files_is_refused(world: World, user: dict[str, str]) -> None:
+    with pytest.raises(ports.ClusterError, match=r"neither a token nor client-certificate-data.*--flatten"):
+        admin(world, admin_config(world, **user), "https://127.0.0.1:1")
+
+
+def test_an_administrators_kubeconfig_that_may_not_is_not_put_on_the_role(world: World) -> None:
+    stub = world.stub(status(403, "nodes is forbidden"))
+    with pytest.raises(ports.Forbidden, match=r"the kubeconfig given may not list nodes") as caught:
+        admin(world, admin_config(world), stub.url).nodes()
+    assert "role" not in one_line(caught.value)

@@ -13,6 +13,8 @@ little. No decision belongs here: this file asks, bounds, reads and words errors
 - Reads carry no resourceVersion, so the API answers them from a quorum of etcd.
 - Of the kubeconfig only the CA and the bearer token are used, and it is read at every call: the role may
   write it anew while a step is under way. There is no fall-back to localhost.
+- An administrator's (`admin`, from a file or stdin, for one command) is read once. It may hold a client
+  certificate instead, as k3s's own does, and the server it names is asked after those of KUBE_SERVER.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import binascii
 import os
 import re
 import ssl
+import sys
 import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -65,6 +68,9 @@ class Target(NamedTuple):
 class Credentials(NamedTuple):
     ca: str  # PEM
     token: str
+    certificate: str = ""  # PEM, an administrator's alone
+    key: str = ""
+    server: str = ""  # URL, an administrator's alone
 
 
 class _Access(NamedTuple):
@@ -73,6 +79,7 @@ class _Access(NamedTuple):
     written: bytes  # the file, to see that it is another one
     credentials: Credentials
     clients: dict[str, Any]  # by URL
+    files: tuple[str, ...] = ()  # of a client certificate and its key
 
 
 class _Answer(NamedTuple):
@@ -109,12 +116,15 @@ def micro_time(given: str) -> str:
     return f"{match.group(1)}.{(match.group(2) or '')[:6]:0<6}Z"
 
 
-def read_kubeconfig(path: str) -> Credentials:
-    """CA and bearer token of the current context. Raises ClusterError, naming path and mode."""
-    return _credentials(path, _kubeconfig_bytes(path))
+def read_kubeconfig(path: str, admin: bool = False) -> Credentials:
+    """CA and bearer token of the current context; an administrator's may hold a client certificate instead, and
+    come from stdin (`-`). Raises ClusterError, naming path and mode."""
+    return _credentials(path, _kubeconfig_bytes(path, admin), admin)
 
 
-def _kubeconfig_bytes(path: str) -> bytes:
+def _kubeconfig_bytes(path: str, admin: bool = False) -> bytes:
+    if admin and path == "-":
+        return sys.stdin.buffer.read()
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -122,19 +132,20 @@ def _kubeconfig_bytes(path: str) -> bytes:
         raise ClusterError(_unreadable(path, error)) from None
 
 
-def _credentials(path: str, written: bytes) -> Credentials:
+def _credentials(path: str, written: bytes, admin: bool = False) -> Credentials:
     import yaml
 
+    cure = "give an administrator's" if admin else "run the role to write it anew"
     try:
         document = yaml.safe_load(written)
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         where = getattr(error, "problem_mark", None)  # the text itself may hold the token
         line = f", line {where.line + 1}" if where else ""
         raise ClusterError(
-            f"kubeconfig {path} is no YAML ({type(error).__name__}{line}); run the role to write it anew"
+            f"kubeconfig {path} is no YAML ({type(error).__name__}{line}); {cure}"
         ) from None
     if not isinstance(document, dict):
-        raise ClusterError(f"kubeconfig {path} is empty or no mapping; run the role to write it anew")
+        raise ClusterError(f"kubeconfig {path} is empty or no mapping; {cure}")
     context = _named(document, "contexts", document.get("current-context"), "context")
     cluster = _named(document, "clusters", context.get("cluster"), "cluster")
     user = _named(document, "users", context.get("user"), "user")
@@ -143,10 +154,17 @@ def _credentials(path: str, written: bytes) -> Credentials:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=ca)
     except (binascii.Error, ssl.SSLError, ValueError):
         raise ClusterError(
-            f"kubeconfig {path} has no certificate-authority-data that is a PEM certificate in base64; "
-            "run the role to write it anew"
+            f"kubeconfig {path} has no certificate-authority-data that is a PEM certificate in base64; {cure}"
         ) from None
     token = text(user.get("token")).strip()
+    certificate, key = (_pem(user.get(f"client-{part}-data")) for part in ("certificate", "key"))
+    if admin and certificate and key and not token:
+        return Credentials(ca, "", certificate, key, _server(cluster))
+    if admin and not token:
+        raise ClusterError(
+            f"kubeconfig {path} has neither a token nor client-certificate-data with client-key-data; files and "
+            "commands that it names are not used (`kubectl config view --raw --flatten` puts files in)"
+        )
     if not token:
         raise ClusterError(
             f"kubeconfig {path} has no bearer token (client certificates expire after a year "
@@ -156,9 +174,29 @@ def _credentials(path: str, written: bytes) -> Credentials:
     if not TOKEN.fullmatch(token):
         raise ClusterError(
             f"kubeconfig {path} has a bearer token with characters that none has (it is broken or cut "
-            "off); run the role to write it anew"
+            f"off); {cure}"
         )
-    return Credentials(ca, token)
+    return Credentials(ca, token, server=_server(cluster) if admin else "")
+
+
+def _server(cluster: Json) -> str:
+    return text(cluster.get("server")).rstrip("/")
+
+
+def _pem(data: object) -> str:
+    """Of base64, "" where it is none."""
+    try:
+        return base64.b64decode(text(data), validate=True).decode("ascii")
+    except (binascii.Error, ValueError):
+        return ""
+
+
+def _in_memory(pem: str) -> str:
+    """A path that leads to the text for this process alone: the TLS library takes paths only, and an
+    administrator's key shall be written to no disk."""
+    descriptor = os.memfd_create("regrade")
+    os.write(descriptor, pem.encode())
+    return f"/proc/self/fd/{descriptor}"
 
 
 def _named(document: Json, section: str, name: object, inner: str) -> Json:
@@ -195,17 +233,21 @@ def _one_line(error: object) -> str:
 class KubernetesCluster:
     """`ports.Cluster` over KUBE_SERVER. Safe to use from two threads (the Lease is renewed from its own)."""
 
-    def __init__(self, settings: Settings) -> None:
-        """Reads the kubeconfig. Raises ClusterError."""
+    def __init__(self, settings: Settings, admin: bool = False) -> None:
+        """Reads the kubeconfig; `admin`: it is an administrator's. Raises ClusterError."""
         if not settings.kube_server:
             raise ClusterError(
                 "KUBE_SERVER is not set; name one or more other servers, such as https://10.0.0.12:6443"
             )
         self._settings = settings
+        self._admin = admin
         self._urls: list[str] = list(settings.kube_server)
         self._good = 0  # index into _urls of the one to ask first
         self._last: _Access | None = None
         access = self._access()
+        own = access.credentials.server
+        if own.startswith("https://") and own not in self._urls:
+            self._urls.append(own)
         for url in self._urls:
             _client(access, url)  # imports the library now, not in the time of the first call
 
@@ -494,7 +536,13 @@ class KubernetesCluster:
         )
 
     def _access(self) -> _Access:
-        """By the kubeconfig as it is now. Raises ClusterError."""
+        """By the kubeconfig as it is now; an administrator's was read once. Raises ClusterError."""
+        if self._admin:
+            if self._last is None:
+                given = read_kubeconfig(self._settings.kubeconfig, admin=True)
+                files = tuple(map(_in_memory, (given.certificate, given.key))) if given.key else ()
+                self._last = _Access(b"", given, {}, files)
+            return self._last
         written = _kubeconfig_bytes(self._settings.kubeconfig)
         if self._last is None or self._last.written != written:
             self._last = _Access(written, _credentials(self._settings.kubeconfig, written), {})
@@ -524,6 +572,10 @@ class KubernetesCluster:
     def _forbidden(self, status: int, said: str, target: Target) -> NoReturn:
         where = f" in namespace {target.namespace}" if target.namespace else ""
         what = f"{target.verb} {target.resource}{where}" + (f" ({target.name})" if target.name else "")
+        if self._admin:
+            raise Forbidden(
+                f"the kubeconfig given may not {what} ({status}): give an administrator's that is valid ({said})"
+            )
         if status == 401:
             raise Forbidden(
                 f"not accepted as a user (401) for {what}: the token of "
@@ -549,11 +601,9 @@ def _send(
     from kubernetes.client.exceptions import ApiException
 
     client = _client(access, url)
-    headers = {
-        "Accept": "application/json",
-        "Authorization": f"Bearer {access.credentials.token}",
-        "User-Agent": FIELD_MANAGER,
-    }
+    headers = {"Accept": "application/json", "User-Agent": FIELD_MANAGER}
+    if access.credentials.token:
+        headers["Authorization"] = f"Bearer {access.credentials.token}"
     if body is not None:
         headers["Content-Type"] = content_type
 
@@ -592,6 +642,8 @@ def _client(access: _Access, url: str) -> Any:
         configuration.proxy = None  # peers are asked directly, whatever the environment says
         configuration.retries = False
         configuration.ca_cert_data = access.credentials.ca
+        if access.files:
+            configuration.cert_file, configuration.key_file = access.files
         configuration.connection_pool_maxsize = 2  # the step and the thread that renews the Lease
         client = access.clients[url] = RESTClientObject(configuration)
     return client
