@@ -38,6 +38,7 @@ __all__ = (
     "HostLock",
     "LevelUnknown",
     "LocalEtcd",
+    "Maintenance",
     "Missing",
     "RegradeError",
     "SettingsWrong",
@@ -87,6 +88,11 @@ class VoteKeeper(Protocol):
 
     def preflight(self) -> None:
         """Try, without effect, all that a step will ask of the platform. Raises RegradeError."""
+
+    def recover(self) -> None:
+        """Remove the record and restart k3s, which then runs full; stopped, it is started. Asks neither
+        cluster nor hook and waits for no etcd: for a person, where no API server is left. Returns once k3s was
+        started anew. Raises ApplyFailed."""
 
 
 class StepHooks(Protocol):
@@ -172,6 +178,17 @@ class StateStore(Protocol):
         """Flushed to storage before it returns. Raises RegradeError (disk full, read-only)."""
 
     def remove(self, name: str) -> None: ...
+
+
+class Maintenance(Protocol):
+    """A person's command, run beside the Lease."""
+
+    def start(self, words: Tuple[str, ...]) -> None:
+        """With our terminal. Raises RegradeError where it cannot be started."""
+
+    def ended(self, seconds: float) -> Optional[int]:
+        """Its exit code (128 and more: a signal's number above that) as soon as it has ended; None where it still
+        runs after so many seconds."""
 
 
 class HostLock(Protocol):

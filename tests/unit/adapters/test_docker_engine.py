@@ -620,6 +620,72 @@ def test_a_data_volume_without_a_name_is_refused_before_anything(world: World) -
     assert world.restarts() == 0
 
 
+# --- recovery by hand, with nobody left to ask ---
+
+
+@pytest.mark.parametrize("level", ["etcd-only", "control-plane"])
+def test_recovered_without_quorum_api_or_gate(world: World, level: str) -> None:
+    world.k3s.members_said, world.k3s.health = "etcdserver: no leader", '{"health":"false"}'
+    world.cluster.fails = ports.Unreachable("nobody answers")
+    world.at(level)
+    world.actuator().recover()
+    assert world.recorded() is None and world.restarts() == 1
+    assert world.k3s.level == "full" and world.actuator().current_level() == "full"
+    assert world.hooks.facts == [] and "gate" not in world.engine.calls
+
+
+def test_a_stopped_or_looping_container_is_recovered(world: World) -> None:
+    world.at("etcd-only")
+    world.engine.running = False
+    world.k3s.stop()
+    world.actuator().recover()
+    assert world.k3s.level == "full" and world.actuator().recorded_level() == "full"
+    world.k3s.dies_at = {"etcd-only"}
+    world.at("etcd-only")
+    world.actuator().recover()
+    assert world.k3s.level == "full" and world.restarts() == 1
+    assert world.actuator().current_level() == "full"
+
+
+def test_a_recovery_that_docker_denies_puts_the_record_back(world: World) -> None:
+    world.at("etcd-only")
+    before = world.recorded()
+    fault(world, "k3s/restart", (403, {"message": "denied"}))
+    with pytest.raises(ports.ApplyFailed, match=r"forbidden.*the old record is back") as caught:
+        world.actuator().recover()
+    assert caught.value.began is False
+    assert world.recorded() == before and world.k3s.level == "etcd-only"
+
+
+def test_a_recovery_whose_restart_failed_half_way_starts_what_it_finds_stopped(world: World) -> None:
+    world.at("etcd-only")
+
+    def stops() -> None:
+        world.engine.running = False
+        world.k3s.stop()
+
+    fault(world, "k3s/restart", (500, {"message": "cannot start: device busy"}), stops, times=1)
+    world.actuator().recover()
+    assert world.k3s.level == "full" and world.recorded() is None
+
+
+def test_a_recovery_that_was_asked_for_and_not_seen_has_begun(world: World) -> None:
+    world.patience = SHORT
+    world.at("etcd-only")
+    fault(world, "k3s/restart", (500, {"message": "cannot stop: device busy"}))
+    with pytest.raises(ports.ApplyFailed, match=r"not started anew within .*device busy") as caught:
+        world.actuator().recover()
+    assert caught.value.began is True and world.recorded() is None
+
+
+def test_a_record_that_cannot_be_removed_stops_the_recovery(world: World) -> None:
+    world.at("etcd-only")
+    fault(world, "/exec", (500, {"message": "no exec"}))
+    with pytest.raises(ports.ApplyFailed, match=r"k3s was not restarted") as caught:
+        world.actuator().recover()
+    assert caught.value.began is False and world.restarts() == 0
+
+
 # --- the record behind a link ---
 
 
