@@ -271,6 +271,14 @@ class Host:
     def preflight(self) -> None:
         return
 
+    def recover(self) -> None:
+        for fail in tuple(self.fail):
+            fail("full")
+        self.record = self.running = "full"
+        self.stopped = False
+        self.restarts.append("full")
+        self.api.time.sleep(5)
+
     # LocalEtcd
 
     def members(self) -> Tuple[Member, ...]:

@@ -964,15 +964,17 @@ def test_an_intent_gone_while_the_journal_is_open_is_never_resumed() -> None:
     assert_at(cluster, "control-plane")
 
 
-def test_a_journal_that_no_longer_fits_stays_open_and_says_so() -> None:
+def test_a_step_ended_by_another_hand_leaves_the_level_that_runs() -> None:
     cluster = at_level("control-plane")
     host = cluster.hosts[S]
     host.disk["journal"] = journal("control-plane", "etcd-only", "restart")
     cluster.api.set_node(S, labels={**cluster.node(S).labels, marks.LEVEL: "etcd-only"})
-    with pytest.raises(StepFailed, match="do not agree") as caught:
-        settle(cluster.process(S))
-    assert caught.value.left_open
-    assert "journal" in host.disk
+    done = settle(cluster.process(S), automatic=True)
+    assert done["action"] == "adopted"
+    assert "`abandon-step`" in done["message"]
+    assert host.restarts == []
+    assert_at(cluster, "control-plane")
+    assert_free(cluster)
 
 
 def journal(start: str, target: str, phase: str) -> dict[str, object]:

@@ -21,6 +21,7 @@ from ..ports import (
     Cluster,
     HostLock,
     LocalEtcd,
+    Maintenance,
     RegradeError,
     StateStore,
     StepRefused,
@@ -29,6 +30,10 @@ from ..ports import (
 from .meter import Beside, Meter
 
 Drive = Callable[[Generator[Any, Any, None]], None]  # runs a generator of requests to its end
+
+
+def _nobody_to_ask(text: str) -> None:
+    raise StepRefused(f"not confirmed, and there is nobody to ask: {text}")
 
 
 class World(NamedTuple):
@@ -45,6 +50,9 @@ class World(NamedTuple):
     lock: HostLock
     note_step: Callable[[Dict[str, str]], None]
     log: Callable[[str], None]
+    say: Callable[[str], None] = lambda text: None  # to the person who waits, if any
+    confirm: Callable[[str], None] = _nobody_to_ask
+    maintenance: Optional[Maintenance] = None  # None where no command is to be run
 
 
 class Hooks:
@@ -133,6 +141,8 @@ class Driver:
             ask.NewId: lambda r: os.urandom(8).hex(),
             ask.Sleep: lambda r: w.clock.sleep(r.seconds),
             ask.Log: lambda r: w.log(r.text),
+            ask.Say: lambda r: w.say(r.text),
+            ask.Confirm: lambda r: w.confirm(r.text),
             ask.ReadState: lambda r: w.store.read(r.name),
             ask.WriteState: lambda r: w.store.write(r.name, r.document),
             ask.RemoveState: lambda r: w.store.remove(r.name),
@@ -144,6 +154,9 @@ class Driver:
             ask.Trapped: lambda r: w.vote.trapped() if w.vote else False,
             ask.StartStopped: lambda r: w.vote.start_stopped() if w.vote else False,
             ask.ReadMembers: lambda r: w.etcd.members(),
+            ask.Recover: self._recover,
+            ask.StartCommand: lambda r: self._maintenance().start(r.words),
+            ask.CommandEnded: lambda r: self._maintenance().ended(r.seconds),
             ask.BeginMeter: self._begin_meter,
             ask.EndMeter: self._end_meter,
             ask.ReadLease: lambda r: c.read_lease(),
@@ -190,6 +203,18 @@ class Driver:
             self.world.actuator.apply_level(request.level)
         finally:
             self.hooks.unbind()
+
+    def _recover(self, _request: object) -> None:
+        if self.world.vote is None:
+            raise StepRefused(
+                "this platform cannot be recovered by us: remove the record and restart k3s by hand"
+            )
+        self.world.vote.recover()
+
+    def _maintenance(self) -> Maintenance:
+        if self.world.maintenance is None:
+            raise StepRefused("no command can be run here: this is a bug, nothing was run")
+        return self.world.maintenance
 
     def _begin_renewal(self, request: ask.BeginRenewal) -> None:
         self._renewal = self._start_renewal(self.world, request.holder, self._drive)

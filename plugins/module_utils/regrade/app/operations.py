@@ -8,24 +8,20 @@ gathered for a person. Nothing is printed here.
 
 from __future__ import annotations
 
-from typing import Callable, Generator, NamedTuple, TypeVar
+from typing import Callable, Generator, NamedTuple, Tuple, TypeVar
 
-from ..core import cures, marks, reconcile, requests
-from ..core.errors import (
-    ClusterError,
-    Conflict,
-    StepFailed,
-)
+from ..core import cures, people, reconcile, requests
 from ..core.levels import DOWN, LEVELS, UP
-from ..core.model import Node, NodeChange
-from ..core.step import LOCK_SECONDS, Plan, locked, tell
+from ..core.step import Plan
 from ..core.walk import Taken, walk
 from .driver import Driver, Hooks, World
 from .reports import (
     AlertReport,
     BlockedReport,
+    DoneReport,
     HoldReport,
     LevelsReport,
+    RanReport,
     SettleReport,
     StatusReport,
     StepReport,
@@ -35,7 +31,20 @@ from .status import gather
 
 T = TypeVar("T")
 
-__all__ = ("Server", "alert", "blocked", "levels", "release", "settle", "status", "step_to")
+__all__ = (
+    "Server",
+    "abandon_step",
+    "alert",
+    "blocked",
+    "forget",
+    "levels",
+    "recover",
+    "release",
+    "settle",
+    "status",
+    "step_to",
+    "with_lease",
+)
 
 
 class Server(NamedTuple):
@@ -77,10 +86,12 @@ def step_to(
     wait: float = 0.0,
     check: bool = False,
     expected: str = "",
+    despite: Tuple[str, ...] = (),
 ) -> StepReport:
     """Steps DOWN, UP, or to a level (`core.walk`). Raises RegradeError."""
     node = server.world.settings.node_name
-    done = server.run(walk(server.plan(automatic, hold, wait), where, expected, check))
+    plan = server.plan(automatic, hold, wait)._replace(despite=despite)
+    done = server.run(walk(plan, where, expected, check))
     way = " to ".join((done.start, *done.planned))
     if not done.planned:
         message = f"{node} is at {done.start} already"
@@ -137,35 +148,33 @@ def blocked(server: Server, move: str, reason: str, text: str) -> BlockedReport:
 
 def release(server: Server) -> HoldReport:
     """Ends a hold: automatic steps may come again. Raises RegradeError."""
-    name = server.world.settings.node_name
+    done = server.run(people.release(server.plan()))
+    return {"changed": done.changed, "hold": False, "message": done.message}
 
-    def work() -> requests.Steps[bool]:
-        asked = False  # a write of ours may have come through without its answer
-        for _attempt in range(8):
-            node: Node = yield requests.ReadNode(name)
-            if marks.HOLD not in node.annotations and not asked:
-                return False
-            try:
-                if marks.HOLD in node.annotations:
-                    node = yield requests.ChangeNode(
-                        name, NodeChange(annotations={marks.HOLD: None}), node.resource_version
-                    )
-                yield from tell(node, "Normal", "RegradeReleased", f"the hold of {name} was ended by hand")
-                return True
-            except ClusterError as error:
-                asked = asked or not isinstance(error, Conflict)
-                yield requests.Log(f"ending the hold: {error}")
-                yield requests.Sleep(1.0)
-        raise StepFailed(
-            f"the hold of {name} could not be ended: its Node could not be written", left_open=False
-        )
 
-    changed = server.run(locked(f"releasing {name}", work(), LOCK_SECONDS))
-    return {
-        "changed": changed,
-        "hold": False,
-        "message": f"the hold of {name} is ended" if changed else f"{name} is not held",
-    }
+def abandon_step(server: Server, node: str, step_id: str = "") -> DoneReport:
+    """Closes the step that a dead server left open. Raises RegradeError."""
+    return _done(server.run(people.abandon_step(server.plan(), node, step_id)))
+
+
+def forget(server: Server, node: str, wait: float = 0.0) -> DoneReport:
+    """Takes our marks off the Node of a server that has no watcher any more. Raises RegradeError."""
+    return _done(server.run(people.forget(server.plan(wait=wait), node)))
+
+
+def recover(server: Server) -> DoneReport:
+    """Runs this server full again where no API server is left to ask. Raises RegradeError."""
+    return _done(server.run(people.recover(server.plan())))
+
+
+def with_lease(server: Server, words: Tuple[str, ...], wait: float = 0.0) -> RanReport:
+    """Runs a command under the host's lock and the Lease. Raises RegradeError."""
+    ran = server.run(people.with_lease(server.plan(wait=wait), words))
+    return {"changed": True, "code": ran.code, "lease_lost": ran.lost, "message": ran.message}
+
+
+def _done(done: people.Done) -> DoneReport:
+    return {"changed": done.changed, "message": done.message}
 
 
 def status(server: Server) -> StatusReport:

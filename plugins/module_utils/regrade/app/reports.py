@@ -44,6 +44,18 @@ class HoldReport(TypedDict):
     message: str
 
 
+class DoneReport(TypedDict):
+    changed: bool
+    message: str
+
+
+class RanReport(TypedDict):
+    changed: bool
+    code: int  # the command's own exit code
+    lease_lost: str  # why the Lease was lost while it ran, "" where it was held to the end
+    message: str
+
+
 class AlertReport(TypedDict):
     changed: bool  # whether there was something to alert of
     level: str

@@ -87,6 +87,10 @@ class SettingsWrong(RegradeError):
     reason = "settings"
 
 
+class UsageWrong(RegradeError):
+    """The command line cannot be understood, or does not say all that it must."""
+
+
 class ClusterError(RegradeError):
     """A call to the cluster did not give its answer."""
 

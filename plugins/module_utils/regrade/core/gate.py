@@ -18,6 +18,7 @@ etcd's own member list, never the Nodes: a Node can be gone, or stay long after 
 | api       | its own API answers `/readyz/etcd` and a read of the Lease                                    |
 
 Known limit: while this server leads etcd, `api` cannot show that the others see each other.
+A dead peer that a person leaves out (`despite`) is not asked about; only `quorum` still counts it, as a voter.
 A check that was not asked (an earlier one refuses already, or `status` does not wait) has `ok` None.
 """
 
@@ -51,6 +52,7 @@ class Facts(NamedTuple):
     members_error: str = ""  # why the list could not be read
     ages: Optional[Dict[str, Optional[float]]] = None  # Node name -> seconds since its lease surely changed
     peers: Optional[Dict[str, PeerAnswer]] = None  # Node name -> what its own API said
+    despite: Tuple[str, ...] = ()  # Nodes of peers that a person leaves out of the checks
 
 
 class Watch(NamedTuple):
@@ -108,7 +110,7 @@ def match(facts: Facts) -> Tuple[Dict[str, Member], str]:
             )
         found[fits[0].name] = member
     for node in facts.nodes:
-        if node.name not in found:
+        if node.name not in found and node.name not in facts.despite:
             removed = next((key for key in REMOVED_MEMBER if key in node.annotations), "")
             return {}, (
                 f"Node {node.name} has the etcd role but no etcd member"
@@ -126,9 +128,10 @@ def own_member(facts: Facts) -> Optional[Member]:
 def check(facts: Facts) -> Tuple[Check, ...]:
     """Every check with its answer, in the table's order."""
     members, misfit = match(facts)
-    peers = [node for node in facts.nodes if node.name in members and node.name != facts.own]
+    peers = peer_nodes(facts)
     voters = len(members)
-    results = [Check("members", not misfit, misfit or f"{voters} voters, each with its Node")]
+    without = f"; left out by hand: {', '.join(facts.despite)}" if facts.despite else ""
+    results = [Check("members", not misfit, misfit or f"{voters} voters, each with its Node{without}")]
     if misfit:
         return (
             *results,
@@ -138,7 +141,7 @@ def check(facts: Facts) -> Tuple[Check, ...]:
         Check(
             "quorum",
             voters - 1 >= voters // 2 + 1,
-            f"{voters - 1} of {voters} voters stay, a quorum is {voters // 2 + 1}",
+            f"{voters - 1} of {voters} voters stay, a quorum is {voters // 2 + 1}{without}",
         )
     )
     for name, test in (
@@ -171,13 +174,30 @@ def check(facts: Facts) -> Tuple[Check, ...]:
     return tuple(results)
 
 
-def busy(nodes: Tuple[Node, ...], own: str) -> str:
+def busy(nodes: Tuple[Node, ...], own: str, despite: Tuple[str, ...] = ()) -> str:
     """Why no step can be taken whatever the members say: another server is below full or in a step."""
     for node in nodes:
         for check_name, wrong in (("full", _below_full(node)), ("intent", _in_step(node))):
-            if wrong and node.name != own:
+            if wrong and node.name != own and node.name not in despite:
                 return f"{check_name}: {wrong}"
     return ""
+
+
+def risk(facts: Facts) -> str:
+    """In numbers, what a restart of this server risks while the peers of `despite` are taken for dead."""
+    members, _misfit = match(facts)
+    voters, dead = len(members), [name for name in facts.despite if name in members]
+    stay, quorum = voters - 1 - len(dead), voters // 2 + 1
+    text = (
+        f"of {voters} voters {', '.join(dead) or 'none'} {'are' if len(dead) > 1 else 'is'} left out and this one "
+        f"restarts, so {stay} {'stays' if stay == 1 else 'stay'} meanwhile; a quorum is {quorum}"
+    )
+    if stay >= quorum:
+        return f"{text}: the cluster goes on, also if this restart does not come back, with {stay - quorum} to spare"
+    return (
+        f"{text}: unless one that is left out lives, nothing can be written until this one is back, and if this "
+        "restart does not come back the cluster is down until another voter is"
+    )
 
 
 def refusal(checks: Tuple[Check, ...], strict: bool = True) -> str:
@@ -196,9 +216,10 @@ def reason_of(refused: str) -> str:
 
 
 def peer_nodes(facts: Facts) -> Tuple[Node, ...]:
-    """The other voters' Nodes; empty where the members do not fit the Nodes."""
+    """The other voters' Nodes that are asked about; empty where the members do not fit the Nodes."""
     members, _misfit = match(facts)
-    return tuple(node for node in facts.nodes if node.name in members and node.name != facts.own)
+    skipped = (facts.own, *facts.despite)
+    return tuple(node for node in facts.nodes if node.name in members and node.name not in skipped)
 
 
 def _hosts(member: Member) -> Tuple[str, ...]:

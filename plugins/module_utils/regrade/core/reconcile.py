@@ -9,7 +9,7 @@ Rules
 1. Starting our own stopped k3s while our journal is open only adds a voter: it is done first, and needs
    no Lease, gate or API.
 2. An open step whose intent is still there goes on (or is undone where nothing had begun). One whose
-   intent is gone is never resumed: somebody ended it.
+   intent is gone is never resumed: somebody ended it (`abandon-step`), and the running level is adopted.
 3. A level changed by anything but a step is adopted, not fought: marks and record follow what runs.
 4. But a record *below* the running level, with no step open, is that of a container made anew, which lost
    the link to it. Nobody chose that level: the server is marked control-plane, which runs the same k3s as
@@ -62,6 +62,7 @@ from .step import (
     JOURNAL,
     POLL_SECONDS,
     REACHED,
+    RECOVERED,
     WRITE_TRIES,
     Open,
     Plan,
@@ -87,7 +88,7 @@ class Situation(NamedTuple):
     """What was found. Each field is one of the words of its comment."""
 
     identity: str  # same, changed
-    journal: str  # none, bare (nothing had begun), begun
+    journal: str  # none, bare (nothing had begun), begun, recovered (by hand, with no API: no step is open)
     intent: str  # none, same (the journal's), other
     running: str  # unknown, start, target (of the journal; see `_as_start`), or else the level's name
     marks: str  # agree, differ (with the running level)
@@ -105,13 +106,16 @@ class Row(NamedTuple):
 
 
 # actions
-NOTHING, WAIT, ALARM, UNDO, RESUME, CLOSE, REPAIR, CURE, RETURN, CLEAR, LEFT, UNCURED = (
+NOTHING, WAIT, ALARM, UNDO, RESUME, CLOSE, ADOPT, RECOVER, REVERT, REPAIR, CURE, RETURN, CLEAR, LEFT, UNCURED = (
     "nothing",
     "waiting",
     "alarm",
     "undone",
     "resumed",
     "closed",
+    "adopted",
+    "recovered",
+    "reverted",
     "repaired",
     "cured",
     "returning",
@@ -129,6 +133,12 @@ ROWS: Tuple[Row, ...] = (
     ),
     Row(WAIT, {"running": ("unknown",)}, "the level k3s runs at is not known"),
     Row(
+        RECOVER,
+        {"journal": ("recovered",), "running": ("target",)},
+        "this server was put back to full by hand while no API answered, and its marks follow",
+    ),
+    Row(REVERT, {"journal": ("recovered",)}, "a recovery was cut off before k3s ran full"),
+    Row(
         ALARM,
         {"journal": ("bare", "begun"), "intent": ("other",)},
         "the Node shows another step than the journal",
@@ -142,12 +152,12 @@ ROWS: Tuple[Row, ...] = (
     Row(
         CLOSE,
         {"journal": ("begun",), "intent": ("none",), "running": ("start", "target"), "marks": ("agree",)},
-        "the step had ended but for its journal",
+        "the step had ended on the Node, by its last write or by `abandon-step`: its journal is closed",
     ),
     Row(
-        ALARM,
+        ADOPT,
         {"journal": ("begun",), "intent": ("none",)},
-        "somebody ended the open step, and level and marks do not agree",
+        "the open step was ended by another hand (`abandon-step`), and the level k3s runs at is adopted",
     ),
     Row(ALARM, {"journal": ("begun",)}, "k3s runs at a level that the open step does not touch"),
     Row(
@@ -257,13 +267,35 @@ def _settle(plan: Plan, look_for_trap: bool) -> Steps[Settled]:
         opened.plan = opened.plan._replace(wait=max(plan.wait, FINISH_SECONDS))
         outcome = yield from _keep_open(opened, under_lease(opened, go_on(opened, effects)))
         level, text = outcome.target, outcome.message
-    elif row.action == CLOSE and opened:
+    elif row.action in (CLOSE, ADOPT) and opened:
         if _as_start(opened, level):  # it was abandoned before its restart: the record is taken back too
             yield Apply(opened.start, no_restart, opened_note(opened), {})
             level = opened.start
-        if level == FULL:
+        if row.action == CLOSE and level == FULL:
             yield RemoveState(IDENTITY)
         yield RemoveState(JOURNAL)
+        text = f"{row.words}: {opened.words}, k3s runs at {level}"
+        if row.action == ADOPT:  # what is left of it now is a level that differs from its marks
+            yield from tell(node, "Warning", "RegradeAdopted", text)
+            try:
+                yield from _repair(plan, node, level, member or opened.member)
+            except (StepRefused, StepFailed) as error:
+                raise _with_level(error, level) from None
+    elif row.action == RECOVER and opened:
+        try:
+            yield from _repair(plan, node, level, member, hold=False)
+        except (StepRefused, StepFailed) as error:
+            raise _with_level(error, level) from None
+        yield RemoveState(JOURNAL)
+        yield from tell(node, "Normal", "RegradeRecovered", text)
+    elif row.action == REVERT and document:
+        yield Log(f"{row.words}: k3s runs at {level}")
+        before = document.get("before")
+        if isinstance(before, dict):
+            yield WriteState(JOURNAL, before)
+        else:
+            yield RemoveState(JOURNAL)
+        return (yield from _settle(plan, look_for_trap))
     elif row.action in (REPAIR, RETURN, CLEAR):
         known = str(kept.get("member", "")) if kept else ""  # etcd's list may not have been read now
         try:
@@ -279,6 +311,8 @@ def _settle(plan: Plan, look_for_trap: bool) -> Steps[Settled]:
     elif row.action == LEFT:
         would = choose(found._replace(still="no"))
         text = f"{marks.STILL_WORDS[found.still]}: {row.words}; without that: {would.words}"
+    elif row.action == NOTHING and level == FULL and kept:  # who made it full was killed before this
+        yield RemoveState(IDENTITY)
     if row.action in (NOTHING, UNDO, CLOSE, LEFT, UNCURED):
         yield from _free_left_over(plan)
     if row.action != NOTHING:
@@ -341,7 +375,7 @@ def situation(
         uid, known = str(kept.get("uid", "")), str(kept.get("member", ""))
     changed = bool(uid and node.uid != uid) or bool(known and member and member != known)
     intent = marks.intent_of(node)
-    journal = "none" if not opened else "bare" if opened.phase == INTENT else "begun"
+    journal = "none" if not opened else {INTENT: "bare", RECOVERED: "recovered"}.get(opened.phase, "begun")
     if not level:
         running = "unknown"
     elif opened and level in (opened.start, opened.target):
@@ -488,9 +522,9 @@ def _clear(plan: Plan, node: Node) -> Steps[None]:
     raise StepRefused(f"the mark of a step on {plan.node} could not be cleared: others write it meanwhile", "cluster")
 
 
-def _repair(plan: Plan, node: Node, level: str, member: str) -> Steps[None]:
+def _repair(plan: Plan, node: Node, level: str, member: str, hold: Optional[bool] = None) -> Steps[None]:
     """Record and marks of the running level, under the Lease: the record, then our own intent, then the marks
-    and its end in one write.
+    and its end in one write. `hold` False ends a hold with them.
 
     What was recorded is not what runs where the container was made anew without its link to the record, or by
     another hand. A record left as it was would come into force at some later restart, ungated.
@@ -506,11 +540,12 @@ def _repair(plan: Plan, node: Node, level: str, member: str) -> Steps[None]:
                 yield Apply(level, no_restart, _no_note, {})
             except RegradeError as error:
                 raise StepRefused(f"the record of {level} could not be laid: {error}", "platform") from None
-        if marks.agrees(node, level) and not intent:
+        held = hold is False and marks.HOLD in node.annotations
+        if marks.agrees(node, level) and not intent and not held:
             return
         if not intent:
             yield from write_intent(opened)
-        done = yield from write_level(opened, level, True, FINISH_SECONDS)
+        done = yield from write_level(opened, level, True, FINISH_SECONDS, hold)
         yield from tell(done, "Normal", "RegradeRepaired", f"the Node's marks were made those of {level}")
 
     yield from under_lease(opened, work())

@@ -9,7 +9,7 @@ Shapes only; each request says in its comment what is sent back.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Generator, NamedTuple, TypeVar, Union
+from typing import Any, Callable, Dict, Generator, NamedTuple, Tuple, TypeVar, Union
 
 from .model import Lease, Node, NodeChange, Pod
 
@@ -46,6 +46,14 @@ class Sleep(NamedTuple):  # -> None
 
 
 class Log(NamedTuple):  # -> None; one line for the log
+    text: str
+
+
+class Say(NamedTuple):  # -> None; one line for the person who waits, at once
+    text: str
+
+
+class Confirm(NamedTuple):  # -> None; a RegradeError where the person does not agree, or nobody can be asked
     text: str
 
 
@@ -98,6 +106,18 @@ class StartStopped(NamedTuple):  # -> bool: whether our k3s had to be started
 
 class ReadMembers(NamedTuple):  # -> Tuple[Member, ...]; LevelUnknown
     pass
+
+
+class Recover(NamedTuple):  # -> None; ApplyFailed. The record is removed and k3s restarted, asking no cluster
+    pass
+
+
+class StartCommand(NamedTuple):  # -> None; RegradeError where it cannot be started
+    words: Tuple[str, ...]
+
+
+class CommandEnded(NamedTuple):  # -> Optional[int], its exit code; None while it runs, after this long
+    seconds: float
 
 
 class BeginMeter(NamedTuple):  # -> None; measures from now on, beside the step
@@ -176,6 +196,8 @@ Request = Union[
     NewId,
     Sleep,
     Log,
+    Say,
+    Confirm,
     ReadState,
     WriteState,
     RemoveState,
@@ -187,6 +209,9 @@ Request = Union[
     Trapped,
     StartStopped,
     ReadMembers,
+    Recover,
+    StartCommand,
+    CommandEnded,
     BeginMeter,
     EndMeter,
     ReadLease,

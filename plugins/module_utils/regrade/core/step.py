@@ -47,7 +47,7 @@ from .errors import (
     StepFailed,
     StepRefused,
 )
-from .levels import CONTROL_PLANE, DOWN, ETCD_ONLY, FULL, STAY, above, below, direction
+from .levels import CONTROL_PLANE, DOWN, ETCD_ONLY, FULL, STAY, UP, above, below, direction, restarts
 from .model import Lease, Member, Node, NodeChange, Pod
 from .requests import (
     Apply,
@@ -97,6 +97,9 @@ APPLY_TRIES = 3
 
 # phases of a journal, in order; nothing has happened before MARK
 INTENT, EFFECTS_BEGUN, RESTART = "intent", "effects", "restart"
+RECOVERED = (
+    "recovered"  # no step: k3s was put back to full by hand, with no API to write to (`people.recover`)
+)
 
 
 class Plan(NamedTuple):
@@ -108,6 +111,8 @@ class Plan(NamedTuple):
     automatic: bool = False
     hold: bool = True  # a step by hand below full sets a hold, at full clears it
     wait: float = 0.0  # seconds to wait for a held Lease
+    despite: Tuple[str, ...] = ()  # dead peers a person leaves out of the gate: by hand and upwards only
+    confirmed: bool = False  # a person said yes to restarting etcd without them
 
 
 class IntentGone(StepRefused):
@@ -154,6 +159,8 @@ class Open:
             "phase": self.phase,
             "automatic": self.plan.automatic,
             "hold": self.plan.hold,
+            "despite": list(self.plan.despite),
+            "confirmed": self.plan.confirmed,
             "facts": self.facts,
         }
 
@@ -161,8 +168,14 @@ class Open:
     def from_document(cls, plan: Plan, document: Dict[str, object]) -> Open:
         """An open step as an earlier process left it. Raises RegradeError where the journal is no journal."""
         try:
+            despite = document.get("despite")
             opened = cls(
-                plan._replace(automatic=bool(document.get("automatic")), hold=bool(document.get("hold"))),
+                plan._replace(
+                    automatic=bool(document.get("automatic")),
+                    hold=bool(document.get("hold")),
+                    despite=tuple(map(str, despite)) if isinstance(despite, list) else (),
+                    confirmed=bool(document.get("confirmed")),
+                ),
                 str(document["from"]),
                 str(document["to"]),
             )
@@ -228,7 +241,9 @@ def step(plan: Plan, move: str, expected: str) -> Steps[Outcome]:
     may have stepped. Raises StepRefused (nothing changed), StepFailed, LevelUnknown, ClusterError before
     anything began.
     """
-    return (yield from locked(f"a step {move} of {plan.node}", _step(plan, move, expected), lock_patience(plan)))
+    return (
+        yield from locked(f"a step {move} of {plan.node}", _step(plan, move, expected), lock_patience(plan))
+    )
 
 
 def lock_patience(plan: Plan) -> float:
@@ -286,7 +301,8 @@ def _preflight(opened: Open) -> Steps[None]:
             "`regrade settle` makes them agree",
             "marks",
         )
-    busy = gate.busy(nodes, plan.node)
+    judge_despite(plan, nodes, opened.start, opened.target)
+    busy = gate.busy(nodes, plan.node, plan.despite)
     if busy:
         raise StepRefused(busy, gate.reason_of(busy))
     opened.watch = yield from _look(opened.watch)  # from here on: the first gate has less to wait for
@@ -298,7 +314,23 @@ def _preflight(opened: Open) -> Steps[None]:
         raise StepRefused(str(error), "platform") from None
     if opened.start == CONTROL_PLANE and opened.target == ETCD_ONLY:
         _judge_pods(plan.settings, (yield ListPods(plan.node)), final=False)
-    _refuse((yield from _members(nodes, plan.node)), strict=False)
+    _refuse((yield from members_of(plan, nodes)), strict=False)
+
+
+def judge_despite(plan: Plan, nodes: Tuple[Node, ...], start: str, target: str) -> None:
+    """Whether the peers to leave out may be. Raises StepRefused."""
+    if not plan.despite:
+        return
+    if plan.automatic or direction(start, target) != UP:
+        raise StepRefused("--despite leaves a dead peer out of a step up by hand, and of no other")
+    others = [node.name for node in nodes if node.name != plan.node]
+    for name in plan.despite:
+        if name not in others:
+            raise StepRefused(
+                f"--despite {name} names no other server of the cluster; there are {', '.join(others) or 'none'}"
+            )
+    if restarts(start, target) and not plan.confirmed:
+        raise StepRefused("etcd restarts in this step, and to do so without a peer was not confirmed (--yes)")
 
 
 def _act(opened: Open) -> Steps[Outcome]:
@@ -427,7 +459,7 @@ def _look_at_lease(plan: Plan, refuse: bool = True) -> Steps[Optional[Lease]]:
     if any(node.name == holder and marks.intent_of(node) for node in nodes):
         raise StepRefused(
             f"the Lease is held by {found.holder}, which is silent, and its Node shows an open step: bring that "
-            "server back, it ends its step itself",
+            f"server back, it ends its step itself; where it is dead, `regrade abandon-step {holder}` closes it",
             "lease",
         )
     if verdict.kind != leases.HELD:
@@ -492,14 +524,14 @@ def _release(plan: Plan) -> Steps[None]:
 # ---- the gate
 
 
-def _members(nodes: Tuple[Node, ...], own: str) -> Steps[gate.Facts]:
+def members_of(plan: Plan, nodes: Tuple[Node, ...]) -> Steps[gate.Facts]:
     """Facts with etcd's own member list in them."""
     try:
         members: Optional[Tuple[Member, ...]] = yield ReadMembers()
         error = ""
     except LevelUnknown as unknown:
         members, error = None, str(unknown)
-    return gate.Facts(own, nodes, members, error)
+    return gate.Facts(plan.node, nodes, members, error, despite=plan.despite)
 
 
 def _look(watch: gate.Watch) -> Steps[gate.Watch]:
@@ -532,7 +564,7 @@ def _gate_round(opened: Open) -> Steps[Tuple[gate.Facts, float]]:
     """The facts, all refused on in turn, and when the asking of peers began. etcd's own list comes first: it
     takes longest, and changes only by hand."""
     try:
-        facts = yield from _members((), opened.plan.node)
+        facts = yield from members_of(opened.plan, ())
         began = yield Now()
         facts = facts._replace(nodes=(yield ReadNodes()))
         _refuse(facts, strict=False)
@@ -630,7 +662,9 @@ def write_intent(opened: Open) -> Steps[None]:
             )
         return NodeChange(annotations={marks.INTENT: marks.intent_text(intent)})
 
-    yield from _write(opened, build, lambda node: marks.intent_of(node) == intent, 0.0)
+    yield from write_node(
+        opened.plan.node, opened.uid, build, lambda node: marks.intent_of(node) == intent, 0.0
+    )
 
 
 def write_level(
@@ -656,24 +690,32 @@ def write_level(
             found is None if clear else found is not None and found.id == opened.id
         )
 
-    return (yield from _write(opened, build, done, patience))
+    return (yield from write_node(opened.plan.node, opened.uid, build, done, patience))
 
 
-def _write(
-    opened: Open, build: Callable[[Node], NodeChange], done: Callable[[Node], bool], patience: float
+def write_node(
+    name: str,
+    uid: str,
+    build: Callable[[Node], NodeChange],
+    done: Callable[[Node], bool],
+    patience: float,
 ) -> Steps[Node]:
-    """Read, work out, write conditionally; again on a conflict or an unknown answer, after reading back."""
+    """Read, work out, write conditionally; again on a conflict or an unknown answer, after reading back.
+
+    `uid` is the Node's that is meant, "" for any; `build` may raise to forbid the write. Raises StepRefused
+    where the Node was made anew, ClusterError.
+    """
     begun = yield Now()
     tries = 0
     while True:
         tries += 1
         try:
-            node: Node = yield ReadNode(opened.plan.node)
-            if opened.uid and node.uid != opened.uid:
-                raise StepRefused(f"Node {node.name} was made anew (uid {node.uid}, was {opened.uid})", "identity")
+            node: Node = yield ReadNode(name)
+            if uid and node.uid != uid:
+                raise StepRefused(f"Node {name} was made anew (uid {node.uid}, was {uid})", "identity")
             if done(node):
                 return node
-            changed: Node = yield ChangeNode(opened.plan.node, build(node), node.resource_version)
+            changed: Node = yield ChangeNode(name, build(node), node.resource_version)
             return changed
         except (Missing, Forbidden):
             raise
@@ -682,7 +724,7 @@ def _write(
             if tries >= WRITE_TRIES and now.boottime - begun.boottime >= patience:
                 raise
             if not isinstance(error, Conflict):
-                yield Log(f"writing Node {opened.plan.node}: {error}")
+                yield Log(f"writing Node {name}: {error}")
             yield Sleep(POLL_SECONDS if not isinstance(error, Conflict) else 0.1)
 
 

@@ -15,6 +15,7 @@ from typing import List, NamedTuple, Optional, Tuple
 
 from .errors import ClusterError, LevelMoved, RegradeError, StepFailed, StepRefused
 from .levels import DOWN, LEVELS, UP, above, below, direction
+from .people import agreed
 from .reconcile import settle
 from .requests import BeginMeter, CurrentLevel, EndMeter, Now, ReadState, Steps
 from .step import JOURNAL, Plan, always, step
@@ -57,6 +58,7 @@ def walk(plan: Plan, where: str, expected: str = "", check: bool = False) -> Ste
     planned = moves(start, _target(start, where))
     if check or not planned:
         return Walked(start, planned[-1] if planned else start, planned, ())
+    plan = yield from agreed(plan, (start, *planned))
     taken: List[Taken] = []
     at = start
     for goal in planned:
