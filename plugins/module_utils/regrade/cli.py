@@ -3,8 +3,9 @@
 """The command `regrade`: arguments, composition, words and exit codes. No decision belongs here.
 
 Exit codes: 0 done, or nothing to do; 1 the watcher is not well (`health` alone); 2 usage or settings;
-3 refused, nothing was changed; 4 the step failed or is open; 5 the state is not known. `watch` and `health`
-import nothing heavy, so argparse and all that needs a library come in only for the other verbs.
+3 refused, nothing was changed; 4 the step failed or is open; 5 the state is not known. `with-lease` gives back its
+command's own exit code, and 4 where the Lease was lost meanwhile. `watch` and `health` import nothing heavy, so
+argparse and all that needs a library come in only for the other verbs.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from .core.errors import (
     SettingsWrong,
     StepFailed,
     StepRefused,
+    UsageWrong,
 )
 
 TYPE_CHECKING = False
@@ -32,10 +34,6 @@ if TYPE_CHECKING:
 
 SETTINGS_FILE = "/etc/regrade/settings.env"
 DONE, UNWELL, WRONG, REFUSED, FAILED, UNKNOWN = range(6)
-
-
-class UsageWrong(RegradeError):
-    """The command line cannot be understood."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -262,6 +260,47 @@ def _parse(words: list[str]) -> argparse.Namespace:
         "settle", parents=[common, waiting], help="end a step that is open, make marks and level agree"
     )
     verbs.add_parser("release", parents=[common], help="end a hold: automatic steps may come again")
+    yes = Parser(add_help=False)
+    yes.add_argument("--yes", action="store_true", help="do not ask: what it does and risks is known")
+    admin = Parser(add_help=False)
+    admin.add_argument(
+        "--kubeconfig",
+        required=True,
+        metavar="FILE",
+        help="an administrator's kubeconfig, as this changes another server's Node; - reads it from stdin",
+    )
+    step.add_argument(
+        "--despite",
+        action="append",
+        default=[],
+        metavar="NODE",
+        help="step up although this peer is dead (again, or comma-separated, for more); where etcd restarts it asks",
+    )
+    step.add_argument("--yes", action="store_true", help="do not ask: what --despite risks is known")
+    abandon = verbs.add_parser(
+        "abandon-step", parents=[common, yes, admin], help="close the step that a dead server left open"
+    )
+    abandon.add_argument("node", metavar="NODE")
+    abandon.add_argument("--step", default="", metavar="ID", help="refuse where another step than this one is open")
+    forget = verbs.add_parser(
+        "forget",
+        parents=[common, waiting, yes, admin],
+        help="take our marks off the Node of a server that has no watcher any more and runs full, or is gone",
+    )
+    forget.add_argument("node", metavar="NODE")
+    recover = verbs.add_parser(
+        "recover", parents=[common, yes], help="run this server full again where no API server is left to ask"
+    )
+    recover.add_argument(
+        "--offline", action="store_true", required=True, help="with no Lease and no check: there is nobody to ask"
+    )
+    under = verbs.add_parser(
+        "with-lease",
+        parents=[common, waiting],
+        usage="regrade with-lease [options] -- COMMAND...",
+        help="run a command while no step is taken in the cluster; gives back its exit code, 4 if the Lease is lost",
+    )
+    under.add_argument("--hold", action="store_true", help=argparse.SUPPRESS)  # for the command on the host
     verbs.add_parser("alert", parents=[common])  # the watcher's own, so it is not listed
     blocked = verbs.add_parser("blocked", parents=[common])  # and this
     for option in ("--move", "--reason", "--text"):
@@ -276,7 +315,17 @@ def _parse(words: list[str]) -> argparse.Namespace:
         parents=[light],
         help="whether the watcher is well (exit code 0 or 1), for a container's health check",
     )
-    options = parser.parse_args(words)
+    at = words.index("--") if words[:1] == ["with-lease"] and "--" in words else len(words)
+    options = parser.parse_args(words[:at])
+    options.command = tuple(words[at + 1 :])
+    if options.verb == "with-lease" and bool(options.command) == options.hold:
+        raise UsageWrong("`with-lease` takes the command to run after `--`: regrade with-lease -- COMMAND...")
+    if options.verb == "step":
+        options.despite = tuple(
+            dict.fromkeys(name for names in options.despite for name in names.split(",") if name)
+        )
+        if options.despite and (options.where == "down" or options.automatic):
+            raise UsageWrong("--despite is for a step up by hand: regrade step up --despite NODE")
     if options.verb == "step" and (options.where == "to") != (options.level is not None):
         raise UsageWrong(
             "`step to` takes a level, `step down` and `step up` take none: "
@@ -292,7 +341,7 @@ def _run(options: argparse.Namespace) -> int:
         levels = operations.levels()
         _report(options, dict(levels), "\n".join(levels["levels"]))
         return DONE
-    server = _compose(_settings(options.settings), options)
+    server = _with_person(_compose(_chosen(_settings(options.settings), options), options), options)
     if options.verb == "status":
         status = operations.status(server)
         _report(options, dict(status), reports.status_words(status))
@@ -305,6 +354,23 @@ def _run(options: argparse.Namespace) -> int:
     elif options.verb == "blocked":
         told = operations.blocked(server, options.move, options.reason, options.text)
         _report(options, dict(told), told["message"])
+    elif options.verb == "abandon-step":
+        abandoned = operations.abandon_step(server, options.node, options.step)
+        _report(options, dict(abandoned), abandoned["message"])
+    elif options.verb == "forget":
+        forgotten = operations.forget(server, options.node, options.wait)
+        _report(options, dict(forgotten), forgotten["message"])
+    elif options.verb == "recover":
+        recovered = operations.recover(server)
+        _report(options, dict(recovered), recovered["message"])
+    elif options.verb == "with-lease":
+        ran = operations.with_lease(server, options.command or ("maintenance",), options.wait)
+        if options.json and not options.hold:  # stdout is the command's else
+            _report(options, dict(ran), "")
+        if ran["lease_lost"]:
+            sys.stderr.write(f"regrade: {ran['message']}\n")
+            return FAILED
+        return ran["code"]
     elif options.verb == "alert":
         alerted = operations.alert(server)
         _report(options, dict(alerted), alerted["message"])
@@ -318,6 +384,7 @@ def _run(options: argparse.Namespace) -> int:
             options.wait,
             options.check,
             options.expected,
+            options.despite,
         )
         _report(options, dict(stepped), stepped["message"])
     return DONE
@@ -335,6 +402,45 @@ def _report(options: argparse.Namespace, report: dict[str, object], words: str) 
         _out(json.dumps(report))
     else:
         _out(words)
+
+
+def _chosen(settings: Settings, options: argparse.Namespace) -> Settings:
+    """With an administrator's kubeconfig where the verb takes one. Raises UsageWrong."""
+    path = getattr(options, "kubeconfig", "")
+    if not path:
+        return settings
+    if path != "-" and os.path.realpath(path) == os.path.realpath(settings.kubeconfig):
+        raise UsageWrong(
+            f"--kubeconfig {path} is the service's own, which may change no other server's Node: "
+            "give an administrator's"
+        )
+    return settings._replace(kubeconfig=path)
+
+
+def _with_person(server: Server, options: argparse.Namespace) -> Server:
+    """The server with the person who runs this verb to tell, to ask, and to run a command for."""
+    from .adapters.maintenance import Command, Elsewhere
+
+    def say(text: str) -> None:
+        sys.stderr.write(f"regrade: {' '.join(text.split())}\n")
+        sys.stderr.flush()
+
+    def confirm(text: str) -> None:
+        if options.yes:
+            return
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise UsageWrong(f"not confirmed, nothing was changed: {text}; run it with --yes")
+        sys.stderr.write(f"{text}.\nGo on? [y/N] ")
+        sys.stderr.flush()
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise StepRefused("not confirmed, nothing was changed")
+
+    person = server.world._replace(
+        say=say,
+        confirm=confirm,
+        maintenance=Elsewhere() if getattr(options, "hold", False) else Command(),
+    )
+    return server._replace(world=person)
 
 
 def _compose(settings: Settings, options: argparse.Namespace) -> Server:
@@ -362,7 +468,7 @@ def _compose(settings: Settings, options: argparse.Namespace) -> Server:
             sys.stderr.flush()
 
     hooks = Hooks()
-    cluster = KubernetesCluster(settings)
+    cluster = KubernetesCluster(settings, admin=bool(getattr(options, "kubeconfig", "")))
     actuator = DockerActuator(settings, cluster, hooks, hooks.known)
     store = StateFiles(settings.state_dir)
     world = World(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import subprocess
@@ -13,9 +14,10 @@ from typing import Any, Dict, Tuple
 import pytest
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade import cli
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.app import watcher
-from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import pairs
-from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.model import Lease
-from ansible_collections.exadev.k3s_regrade.tests.simulation.world import Cluster
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import marks, pairs
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.model import Lease, PeerAnswer
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.ports import Unreachable
+from ansible_collections.exadev.k3s_regrade.tests.simulation.world import Cluster, SteadyRenewal
 
 LIBRARY = Path(cli.__file__).parent.parent
 
@@ -277,3 +279,129 @@ def test_field_cases_a1_and_a2_watch_stops_once_and_names_both_causes(tmp_path: 
         assert "CONFIG_PSI" in done.stdout
         assert "psi=1" in done.stdout
         assert done.stdout.count("stopped:") == 1
+
+
+# ---- what only a person may ask for
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def dead_in_a_step(cluster: Cluster) -> None:
+    """server2 is gone, with a step open."""
+    cluster.api.silent["server2"] = 0.0
+    cluster.api.answers["10.0.0.2"] = PeerAnswer("connection refused", "connection refused")
+    text = marks.intent_text(marks.Intent("7", "full", "control-plane", "server2/1", ""))
+    annotations = {**cluster.node("server2").annotations, marks.INTENT: text}
+    cluster.api.set_node("server2", ready=None, annotations=annotations)
+    cluster.api.lease = Lease("server2/1", 60, "", "", 3, "50")
+
+
+ADMIN = ("--kubeconfig", "admin.yaml")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["abandon-step", "server2"], "--kubeconfig"),
+        (["abandon-step", *ADMIN], "NODE"),
+        (["forget", "server2"], "--kubeconfig"),
+        (["forget", "server2", "--kubeconfig", "/etc/regrade/kube/config"], "is the service's own"),
+        (["recover"], "--offline"),
+        (["with-lease"], "takes the command to run after `--`"),
+        (["with-lease", "ls"], "ls"),
+        (["step", "down", "--despite", "server2"], "step up by hand"),
+        (["step", "up", "--automatic", "--despite", "server2"], "step up by hand"),
+        (["step", "to", "etcd-only", "--despite"], "--despite"),
+    ],
+)
+def test_a_persons_command_that_says_too_little_is_2(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], words: list[str], told: str
+) -> None:
+    code = cli.main(words)
+    said = capsys.readouterr()
+    assert code == 2
+    assert told in said.err + said.out
+    assert cluster.api.writes == []
+
+
+def test_without_a_terminal_it_says_what_it_would_do_and_names_yes(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dead_in_a_step(cluster)
+    code, out, err = run(capsys, "abandon-step", "server2", *ADMIN, "--json")
+    assert (code, json.loads(out)["error"]["kind"]) == (2, "usage")
+    assert "its step from full to control-plane (id 7) will be closed" in err
+    assert "run it with --yes" in err
+    assert cluster.api.writes == []
+    assert report(capsys, "abandon-step", "server2", *ADMIN, "--yes", "--step", "7")["changed"] is True
+    assert marks.INTENT not in cluster.node("server2").annotations
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("YES\n", 0), ("n\n", 3), ("\n", 3), ("", 3)])
+def test_on_a_terminal_it_asks(
+    cluster: Cluster,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    answer: str,
+    code: int,
+) -> None:
+    dead_in_a_step(cluster)
+    asked = Terminal()
+    monkeypatch.setattr(sys, "stdin", Terminal(answer))
+    monkeypatch.setattr(sys, "stderr", asked)
+    assert cli.main(["abandon-step", "server2", *ADMIN]) == code
+    assert "its step from full to control-plane" in asked.getvalue()
+    assert "Go on? [y/N]" in asked.getvalue()
+    assert (marks.INTENT in cluster.node("server2").annotations) is (code != 0)
+
+
+def test_reports_of_a_persons_commands(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(capsys, "forget", "server2", *ADMIN, "--yes") == {
+        "changed": False, "message": "server2 carries no mark of ours and no hold",
+    }  # fmt: skip
+    report(capsys, "step", "to", "etcd-only")
+    dead_in_a_step(cluster)
+    report(capsys, "abandon-step", "server2", *ADMIN, "--yes")
+    assert run(capsys, "step", "up")[0] == 3
+    assert run(capsys, "step", "up", "--despite", "server2")[0] == 2
+    assert report(capsys, "step", "up", "--despite", "server2", "--yes")["level"] == "control-plane"
+    assert report(capsys, "step", "to", "full", "--despite", "server2,server3")["level"] == "full"
+    assert run(capsys, "recover", "--offline", "--yes")[0] == 3
+
+
+def test_a_recovery_is_confirmed_and_told(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    report(capsys, "step", "to", "etcd-only")
+
+    def silence(_call: str) -> None:
+        raise Unreachable("no API server of KUBE_SERVER served it within 5 s")
+
+    cluster.api.faults.append(silence)
+    code, _out, err = run(capsys, "recover", "--offline")
+    assert (code, "no quorum" in err, "run it with --yes" in err) == (2, True, True)
+    assert "was restarted at full" in report(capsys, "recover", "--offline", "--yes")["message"]
+    assert cluster.hosts["server1"].running == "full"
+
+
+def test_with_lease_gives_back_the_commands_exit_code(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["with-lease", "--", "sh", "-c", "echo of the command; exit 7", "--", "--json"]) == 7
+    assert capfd.readouterr() == ("of the command\n", "")
+    assert cli.main(["with-lease", "--json", "--", "sh", "-c", "kill -9 $$"]) == 137
+    told = json.loads(capfd.readouterr().out)
+    assert (told["code"], told["lease_lost"]) == (137, "")
+    assert cluster.api.lease is not None
+    assert cluster.api.lease.holder == ""
+    assert cli.main(["with-lease", "--", "/nowhere/at/all"]) == 4
+    assert "/nowhere/at/all cannot be run: No such file" in capfd.readouterr().err
+
+
+def test_with_lease_is_4_where_the_lease_was_lost(
+    cluster: Cluster, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SteadyRenewal, "why", "not renewed for 60 s")
+    assert cli.main(["with-lease", "--", "true"]) == 4
+    told = capfd.readouterr().err.splitlines()
+    assert "others may step while true ran" in told[0]
+    assert "true ended with exit code 0, but the Lease was lost meanwhile" in told[1]
