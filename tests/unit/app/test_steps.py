@@ -672,8 +672,10 @@ def test_the_lease_alone_is_not_taken_from_a_holder_whose_node_shows_a_step() ->
 def test_switches_stop_automatic_steps_and_write_nothing(key: str) -> None:
     cluster = Cluster()
     cluster.api.set_node(S, annotations={**cluster.node(S).annotations, key: "true"})
-    with pytest.raises(StepRefused, match=key):
+    with pytest.raises(StepRefused, match=key) as caught:
         step_to(cluster.process(S), "down", automatic=True)
+    assert (caught.value.reason, caught.value.level) == (key.rpartition("regrade-")[2], "full")
+    assert ("it would step down to control-plane now" in str(caught.value)) is (key == marks.DRY_RUN)
     assert cluster.api.writes == []
     assert step_to(cluster.process(S), "down")["changed"], "a step by hand is not held up"
 

@@ -238,6 +238,15 @@ def test_after_a_new_boot_the_cooldown_is_served_downwards_and_begins_anew_upwar
     assert policy.cooldown_left(last, "up", 600.0, "b1", DEFAULT) == 0
 
 
+def test_a_step_noted_ahead_of_now_holds_nothing_up_for_longer_than_a_boot_does() -> None:
+    """A machine that was restored from a snapshot: the same boot id, and a clock that went back."""
+    last = LastStep(9e6, "b1", "down")
+    assert policy.cooldown_left(last, "down", 5000.0, "b1", DEFAULT) == 0
+    assert policy.cooldown_left(last, "up", 100.0, "b1", DEFAULT) == 500
+    assert policy.cooldown_left(last, "up", 5000.0, "b1", DEFAULT) == 0
+    assert policy.cooldown_left(last._replace(boottime=5000.5), "down", 5000.0, "b1", DEFAULT) == 120
+
+
 def test_a_refusal_starts_no_cooldown_and_is_retried_later_and_later() -> None:
     feed = Feed("full")
     tries = []

@@ -533,6 +533,36 @@ def test_without_pressure_it_stops_at_full_and_stays_below() -> None:
     assert "no step up by itself" in run.told["unhealthy"]
 
 
+def test_without_pressure_it_stays_while_something_is_left_or_open() -> None:
+    run = Run(missing="no PSI")
+    run.go(5)
+    run.answer(result="done", action="left", level="full", message="held: the marks stay")
+    assert [verb for _at, verb in run.go(60)] == ["settle"]
+    run.journal = True
+    run.answer(result="done", action="nothing", level="full", message="well")
+    run.go(20)
+    assert run.stopped == ""
+    run.journal = False
+    run.go(10)
+    assert run.stopped == "no PSI"
+
+
+def test_a_watcher_restarted_in_the_middle_begins_its_streak_anew_and_keeps_cooldown_and_relapses() -> None:
+    run = Run().at("control-plane")
+    run.note("control-plane", "up")
+    run.watch = run.watch._replace(state=run.watch.state._replace(relapses=2))
+    run.available = 100
+    run.go(55)
+    noted = {"level": "control-plane", "direction": "up", "boottime": str(run.now - 55), "boot_id": "b1"}
+    again = Run(memory=watch.memory_of(run.watch), noted=noted).at("control-plane")
+    again.now, again.available = run.now, 100
+    again.go(5)
+    assert again.told["over_for"] == "0"
+    assert (again.told["relapses"], again.told["cooldown_down"]) == ("2", "60")
+    assert not {verb for _at, verb in again.go(55)} & {"down"}
+    assert again.told["calm_asked"] == "1200"
+
+
 def test_without_pressure_an_unknown_level_is_not_taken_for_full() -> None:
     run = Run(missing="no PSI")
     run.go(5)

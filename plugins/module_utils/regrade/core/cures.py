@@ -45,7 +45,7 @@ CURES: Dict[str, str] = {
     "host": "wait until the process that is named has ended; a hung one may be killed, the next ends its step",
     "node": "set NODE_NAME to the name of this server's Node",
     "identity": "do not restart this server; find out what removed its etcd member or its Node",
-    "platform": "set right what is named, on this host; `regrade step down --check` and the preflight say if it is",
+    "platform": "set right what is named, on this host",
     "pods": "move the pods that are named, or allow the restart to end them (DRAIN_PODS_WITHOUT_OWNER=end, "
     "DRAIN_REMAINING=end)",
     "storage": "free space on STATE_DIR, or make it writable",

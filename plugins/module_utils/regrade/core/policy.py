@@ -124,7 +124,7 @@ def cooldown_left(
     if last is None:
         return 0.0
     length = settings.cooldown_down_seconds if direction == DOWN else settings.cooldown_up_seconds
-    if last.boot_id != boot_id:
+    if last.boot_id != boot_id or last.boottime > boottime + 1:  # one from ahead is of a boot we do not know
         return 0.0 if direction == DOWN else max(0.0, length - boottime)
     return min(length, max(0.0, last.boottime + length - boottime))
 

@@ -151,7 +151,7 @@ def on_sample(watch: Watch, sample: Sample, settings: Settings) -> tuple[Watch, 
         elif decision.action:
             watch = watch._replace(busy=decision.action, before=state.last_step)
             commands = (Spawn(decision.action),)
-        elif watch.missing and state.level == FULL:
+        elif watch.missing and state.level == FULL and not (watch.open or watch.left):
             commands = (Stop(watch.missing),)
     if decision.action == policy.ALERT and commands != (Spawn(policy.ALERT),):
         watch = watch._replace(state=state._replace(alerted=False))  # asked for again once the child has ended
