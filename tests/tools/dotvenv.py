@@ -28,10 +28,16 @@ def ensure() -> None:
         raise Failed(
             f"this is Python {found} and the lock is for 3.11: `make PYTHON=/path/to/python3.11 ...`"
         )
-    made_from = cache.key(LOCK, sys.version, str(FOLDER))
+    made_from = cache.key(LOCK, sys.version, str(FOLDER.resolve()))
     mark = FOLDER / ".made-from"
     if mark.is_file() and mark.read_text(encoding="utf-8") == made_from and program("python").exists():
         return
+    if FOLDER.is_symlink():
+        # Making it anew would empty what it points to, which another checkout may be using.
+        raise Failed(
+            f"{FOLDER} is a link to {FOLDER.resolve()}, which is not made from this lock by this Python: "
+            "make it there, or remove the link"
+        )
     # Debian's Python comes without what `venv` needs.
     if importlib.util.find_spec("ensurepip") is None:
         engine.packages("python3.11-venv")

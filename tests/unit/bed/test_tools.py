@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import re
+import sys
 import tarfile
 from pathlib import Path
 from typing import Optional
@@ -12,9 +13,12 @@ from typing import Optional
 import pytest
 
 import archive
+import cache
 import checks
+import dotvenv
 import make
 import report
+from parts import Failed
 from report import Outcome, Report
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -92,6 +96,21 @@ def test_one_rule_says_whether_the_bed_is_kept(
         if '"KEEP"' in file.read_text(encoding="utf-8")
     ]  # fmt: skip
     assert readers == ["make.py"]
+
+
+def test_an_environment_that_is_a_link_is_used_and_never_emptied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = tmp_path / "elsewhere"
+    (there / "bin").mkdir(parents=True)
+    (there / "bin" / "python").touch()
+    (tmp_path / ".venv").symlink_to(there)
+    monkeypatch.setattr(dotvenv, "FOLDER", tmp_path / ".venv")
+    with pytest.raises(Failed, match=r"is a link to .*elsewhere, which is not made from this lock"):
+        dotvenv.ensure()
+    assert (there / "bin" / "python").exists()
+    (there / ".made-from").write_text(cache.key(dotvenv.LOCK, sys.version, str(there.resolve())))
+    dotvenv.ensure()
 
 
 def test_pytest_says_how_far_it_is() -> None:
