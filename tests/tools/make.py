@@ -128,22 +128,20 @@ def demo(report: Report) -> None:
     report.add(checks.build_archive())
     if not report.ok:
         return
-    folder = ROOT / "build" / "demo"
-    (folder / "figures.json").unlink(missing_ok=True)
-    began = time.monotonic()
     try:
-        done = subprocess.run(
-            [str(dotvenv.program("python")), str(ROOT / "tests" / "demo" / "demo.py")],
-            cwd=ROOT,
-            env=dotvenv.environment(),
-        )
-        if (folder / "figures.json").is_file():
-            report.figures.update(json.loads((folder / "figures.json").read_text(encoding="utf-8")))
-        ok = done.returncode == 0
-        why = str(report.figures.pop("problem", None) or f"tests/demo/demo.py gave exit code {done.returncode}")
-        report.add(Outcome("demo", int(ok), int(not ok), time.monotonic() - began, [] if ok else [why]))
+        report.add(figured(report, "demo"))
     finally:
         end(report)
+
+
+def bench(report: Report) -> None:
+    dotvenv.ensure()
+    checks.link_types()
+    try:
+        engine.packages("strace")
+    except Failed as error:  # who may install nothing still gets every other figure
+        say(f"system calls will not be counted: {error}")
+    report.add(figured(report, "bench"))
 
 
 def clean(report: Report) -> None:
@@ -168,12 +166,28 @@ TARGETS = {
     "molecule": (molecule, "the scenarios on the bed, or SCENARIO=name"),
     "bed-up": (bed_up, "the three servers alone"),
     "bed-down": (bed_down, "remove them, also after a crash"),
+    "bench": (bench, "what the watcher weighs beside a shell loop and others, and what a step takes"),
     "build": (build, "the collection's archive at build/*.tar.gz"),
     "clean": (clean, "remove what these commands made in the checkout"),
 }
 
 
 # -- what targets share
+
+
+def figured(report: Report, name: str) -> Outcome:
+    """``tests/NAME/NAME.py``, which says what it does and leaves ``build/NAME/figures.json`` for the summary."""
+    script, figures = Path("tests", name, f"{name}.py"), ROOT / "build" / name / "figures.json"
+    figures.unlink(missing_ok=True)
+    began = time.monotonic()
+    done = subprocess.run(
+        [str(dotvenv.program("python")), str(ROOT / script)], cwd=ROOT, env=dotvenv.environment()
+    )
+    if figures.is_file():
+        report.figures.update(json.loads(figures.read_text(encoding="utf-8")))
+    ok = done.returncode == 0
+    why = str(report.figures.pop("problem", None) or f"{script} gave exit code {done.returncode}")
+    return Outcome(name, int(ok), int(not ok), time.monotonic() - began, [] if ok else [why])
 
 
 def scenario(name: str, *arguments: str) -> Outcome:

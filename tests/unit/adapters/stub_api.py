@@ -136,8 +136,15 @@ class StubApi:
     """Answers from `script`, a function of the request."""
 
     def __init__(
-        self, pem: Path | None, script: Callable[[Request], Reply], port: int = 0, clients: str = ""
+        self,
+        pem: Path | None,
+        script: Callable[[Request], Reply],
+        port: int = 0,
+        clients: str = "",
+        *,
+        host: str = "127.0.0.1",
     ) -> None:
+        self.host = host
         self.requests: list[Request] = []
         self.closing = threading.Event()
         stub = self
@@ -193,7 +200,7 @@ class StubApi:
             def handle_error(self, *_: Any) -> None:
                 """Clients that give up are the point."""
 
-        self._server = Server(("127.0.0.1", port), Handler)
+        self._server = Server((host, port), Handler)
         if pem is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(pem)
@@ -210,7 +217,7 @@ class StubApi:
 
     @property
     def url(self) -> str:
-        return f"https://127.0.0.1:{self.port}"
+        return f"https://{self.host}:{self.port}"
 
     def close(self) -> None:
         self.closing.set()

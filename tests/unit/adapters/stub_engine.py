@@ -122,6 +122,10 @@ cat "$file" 2>/dev/null || {{ echo "connection refused"; exit 1; }}
             else "error: You must be logged in to the server (Unauthorized)"
         )
 
+    def looks(self) -> int:
+        """Requests to its HTTPS since it was last started."""
+        return len(self._server.requests) if self._server else 0
+
     def asked(self) -> list[str]:
         path = self.folder / "asked"
         return path.read_text().split() if path.exists() else []
