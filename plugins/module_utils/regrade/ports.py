@@ -20,6 +20,7 @@ from .core.errors import (
     Missing,
     RegradeError,
     SettingsWrong,
+    StateLost,
     StepFailed,
     StepRefused,
     Unreachable,
@@ -42,6 +43,7 @@ __all__ = (
     "Missing",
     "RegradeError",
     "SettingsWrong",
+    "StateLost",
     "StateStore",
     "StepFailed",
     "StepHooks",
@@ -172,12 +174,13 @@ class StateStore(Protocol):
     """Small JSON documents on storage that outlives the container, each written whole or not at all."""
 
     def read(self, name: str) -> Optional[Dict[str, object]]:
-        """None where absent. Raises RegradeError where it cannot be read or parsed."""
+        """None where absent. Raises StateLost where it cannot be read or parsed."""
 
     def write(self, name: str, document: Dict[str, object]) -> None:
-        """Flushed to storage before it returns. Raises RegradeError (disk full, read-only)."""
+        """Flushed to storage before it returns. Raises StateLost (disk full, read-only)."""
 
-    def remove(self, name: str) -> None: ...
+    def remove(self, name: str) -> None:
+        """Gone once it returns, also where it was not there. Raises StateLost."""
 
 
 class Maintenance(Protocol):

@@ -22,12 +22,20 @@ from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.er
     Forbidden,
     LevelUnknown,
     RegradeError,
+    StateLost,
     StepFailed,
     StepRefused,
 )
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.levels import direction
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.model import Lease, PeerAnswer
-from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.step import step, take_lease
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.step import (
+    HELD,
+    IDENTITY,
+    JOURNAL,
+    SEEN,
+    step,
+    take_lease,
+)
 from ansible_collections.exadev.k3s_regrade.tests.simulation.world import (
     Cluster,
     CountingDriver,
@@ -826,10 +834,16 @@ def test_a_process_killed_at_any_request_is_ended_by_the_next(level: str, target
         server = cluster.process(S, kill_at=at, after=after)
         killed += kill(server, level, target)
         members = [member.id for member in cluster.etcd]
+        host, held, node = cluster.hosts[S], cluster.api.lease, cluster.node(S)
+        assert held is not None
+        traces = {JOURNAL, HELD} if level != "full" else {JOURNAL, HELD, IDENTITY}
+        seen = bool(traces & set(host.disk)) or host.noted.get("to") == target  # by a watcher that asks nobody
+        assert seen or not (held.holder or marks.intent_of(node) or marks.level_of(node) != level), at
         done = settle(cluster.process(S))
-        host = cluster.hosts[S]
         assert done["level"] in (level, target), at
         assert_at(cluster, done["level"])
+        assert_free(cluster)
+        assert done["level"] == level or host.noted["to"] == target, at
         assert [member.id for member in cluster.etcd] == members
         assert len(host.restarts) <= 3
         step_to(cluster.process(S), target)
@@ -867,6 +881,27 @@ def test_a_stopped_k3s_of_an_open_step_is_started_without_api_or_lease() -> None
         with pytest.raises(RegradeError):
             settle(cluster.process(S))
         assert host.stopped is ("journal" not in host.disk), "started only where a step of ours is open"
+
+
+def test_what_was_seen_of_the_lease_is_no_reason_to_refuse_where_it_cannot_be_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster()
+    cluster.api.lease = Lease("server2/beef", 60, "", "", 3, "50")
+    host = cluster.hosts[S]
+
+    def full_disk(name: str, document: dict[str, object]) -> None:
+        raise StateLost(f"{name}.json cannot be written: No space left on device")
+
+    def unreadable(name: str) -> None:
+        if name == SEEN:
+            raise StateLost(f"{name}.json cannot be read")
+
+    monkeypatch.setattr(host, "write", full_disk)
+    monkeypatch.setattr(host, "read", unreadable)
+    with pytest.raises(StepRefused, match="the Lease is held by server2/beef") as caught:
+        step_to(cluster.process(S), "down")
+    assert caught.value.reason == "lease"
 
 
 def test_killed_between_the_record_and_the_restart_the_step_goes_on() -> None:

@@ -200,7 +200,16 @@ def test_a_hole_is_one_long_reading() -> None:
     feed.one(0.1, 1000 * MIB, gap=240)
     assert feed.decision is not None
     assert feed.decision.reading.pressure == pytest.approx(0.1, abs=0.01)
-    assert feed.decision.verdict == CALM
+    assert feed.decision.verdict == BETWEEN
+
+
+def test_a_stall_since_a_hole_is_not_thinned_to_calm_by_it() -> None:
+    feed = Feed("control-plane")
+    feed.go(70, 0.0, 1000 * MIB)
+    feed.one(0.0, 1000 * MIB, gap=240)
+    for _sample in range(11):
+        feed.one(0.5, 1000 * MIB)
+        assert feed.state.calm_since is None
 
 
 @pytest.mark.parametrize("what", ["sleep", "boot"])

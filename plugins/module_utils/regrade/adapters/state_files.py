@@ -13,7 +13,7 @@ import json
 import os
 from typing import Dict, Optional
 
-from ..ports import HostBusy, RegradeError, StepRefused
+from ..ports import HostBusy, StateLost, StepRefused
 from . import pair_files
 
 
@@ -34,12 +34,12 @@ class StateFiles:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError) as error:
-            raise RegradeError(
+            raise StateLost(
                 f"{path} cannot be read: {error}; expected a JSON object; look at it, and remove it "
                 "only after comparing the Node's marks with the level k3s runs at"
             ) from None
         if not isinstance(found, dict):
-            raise RegradeError(f"{path} holds {type(found).__name__}, expected a JSON object")
+            raise StateLost(f"{path} holds {type(found).__name__}, expected a JSON object")
         return found
 
     def write(self, name: str, document: Dict[str, object]) -> None:
@@ -48,7 +48,7 @@ class StateFiles:
             os.makedirs(self._folder, mode=0o700, exist_ok=True)
             pair_files.write_whole(path, json.dumps(document, sort_keys=True).encode() + b"\n")
         except OSError as error:
-            raise RegradeError(
+            raise StateLost(
                 f"{path} cannot be written: {error.strerror}; STATE_DIR must be writable storage that "
                 "outlives the container"
             ) from None
@@ -59,7 +59,7 @@ class StateFiles:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise RegradeError(f"{self._path(name)} cannot be removed: {error.strerror}") from None
+            raise StateLost(f"{self._path(name)} cannot be removed: {error.strerror}") from None
         folder = os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(folder)
@@ -73,7 +73,7 @@ class StateFiles:
             os.makedirs(self._folder, mode=0o700, exist_ok=True)
             pair_files.write(path, values)
         except OSError as error:
-            raise RegradeError(f"{path} cannot be written: {error.strerror}") from None
+            raise StateLost(f"{path} cannot be written: {error.strerror}") from None
 
 
 class FileLock:

@@ -103,7 +103,8 @@ class Loop:
         self._child: Child | None = None
         self._note_path = os.path.join(settings.state_dir, pair_files.LAST_STEP)
         self._memory_path = os.path.join(settings.state_dir, pair_files.MEMORY)
-        self._journal_path = os.path.join(settings.state_dir, pair_files.JOURNAL)
+        self._below_path = os.path.join(settings.state_dir, pair_files.BELOW)
+        self._open_paths = tuple(os.path.join(settings.state_dir, name) for name in pair_files.OPEN)
         self._note_seen = self._note_mark()
         missing = psi.missing_pressure(settings.pressure_file)
         self._memory = pair_files.read(self._memory_path)
@@ -139,7 +140,7 @@ class Loop:
             return stopped
         sample = self._take()
         if self._child is None:
-            self._watch = watch.on_journal(self._watch, self._journal_there(), sample.monotonic)
+            self._watch = watch.on_journal(self._watch, self._step_open(), sample.monotonic)
         self._watch, decision, commands = watch.on_sample(self._watch, sample, self._settings)
         self._notes.write(watch.notes(self._watch, decision, sample))
         return self._do(commands)
@@ -195,12 +196,16 @@ class Loop:
             words = (*words, move, f"--reason={self._watch.tell}", text)
         return (*words, "--json") if self._log.as_json else words
 
-    def _journal_there(self) -> bool:
-        try:
-            os.stat(self._journal_path)
-        except OSError:
-            return False
-        return True
+    def _step_open(self) -> bool:
+        """Whether a step is open here; also where the server went below full and no note of it came through."""
+        paths = self._open_paths if watch.known_below(self._watch) else (*self._open_paths, self._below_path)
+        for path in paths:
+            try:
+                os.stat(path)
+            except OSError:
+                continue
+            return True
+        return False
 
     def _note_mark(self) -> tuple[int, int]:
         try:

@@ -81,6 +81,12 @@ class StepFailed(RegradeError):
         self.left_open, self.level = left_open, level
 
 
+class StateLost(RegradeError):
+    """A document of the state store could not be read, written or removed; the text names the file and why."""
+
+    reason = "storage"
+
+
 class SettingsWrong(RegradeError):
     """A setting is missing, malformed or contradicts another; the text names them and why."""
 

@@ -16,7 +16,8 @@ Rules
 5. The cooldown since the last step in either direction must have passed; each direction has its length.
    After a new boot it counts as served downwards, and begins anew (with the boot) upwards.
 6. A hole in the samples while the host did not sleep is one long reading, as `total` covers it: it may
-   continue an over streak, never a calm one. Sleep and a new boot end both. No wall clock is compared.
+   continue an over streak, never a calm one: while it lies in the window a reading is *between* at best, as
+   a stall since is thin over so long a time. Sleep and a new boot end both. No wall clock is compared.
 7. A refused step starts no cooldown; it is tried again after 30 s, doubling to 5 min. It is *blocked*, for a
    reason, until a step is done or the streak it was decided on ends; the next streak begins at 30 s again,
    but has to last first. Anything else that a step ended in (done, failed, undone) is a step for rule 5.
@@ -138,8 +139,11 @@ def calm_asked(relapses: int, settings: Settings) -> float:
 def observe(state: State, sample: Sample, settings: Settings) -> Tuple[State, Decision]:
     """The next state and what to do, after one more sample."""
     samples, hole, broken = _continue(state.samples, sample, settings)
-    reading = _read(samples, sample, settings) if samples else Reading(None, sample.available, sample.total)
+    start = _start(samples, sample, settings)
+    reading = Reading(stall_share(start, sample) if start else None, sample.available, sample.total)
     verdict = judge(reading, state.level, settings) if sample.stall is not None else NOT_KNOWN
+    if verdict == CALM and start and _is_long(start, sample, settings):
+        verdict = BETWEEN
     over_since = None if broken or verdict != OVER else state.over_since
     calm_since = None if broken or hole or verdict != CALM else state.calm_since
     if verdict == OVER and over_since is None:
@@ -183,18 +187,27 @@ def _continue(
         return (), False, True
     if sample.stall is None or last.stall is None or sample.stall < last.stall:
         return (), False, True
-    return samples, awake > max(3 * settings.sample_seconds, settings.sample_seconds + 5), False
+    return samples, awake > _hole_seconds(settings), False
 
 
-def _read(samples: Tuple[Sample, ...], sample: Sample, settings: Settings) -> Reading:
-    """The reading over the window that ends with `sample`; its pressure is unknown before a window is
-    full."""
+def _hole_seconds(settings: Settings) -> float:
+    """What is longer than this between two samples is a hole."""
+    return max(3 * settings.sample_seconds, settings.sample_seconds + 5)
+
+
+def _is_long(start: Sample, sample: Sample, settings: Settings) -> bool:
+    """Whether a hole lies in the reading: a stall at its end is thin over so long a time."""
+    return sample.monotonic - start.monotonic > settings.pressure_window_seconds + _hole_seconds(settings)
+
+
+def _start(samples: Tuple[Sample, ...], sample: Sample, settings: Settings) -> Optional[Sample]:
+    """Where the window that ends with `sample` begins; None before a window is full."""
     start = None
     for earlier in samples:
         if sample.monotonic - earlier.monotonic < settings.pressure_window_seconds:
             break
         start = earlier
-    return Reading(stall_share(start, sample) if start else None, sample.available, sample.total)
+    return start
 
 
 def _keep(samples: Tuple[Sample, ...], settings: Settings) -> Tuple[Sample, ...]:

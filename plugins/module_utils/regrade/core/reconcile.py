@@ -66,10 +66,13 @@ from .step import (
     WRITE_TRIES,
     Open,
     Plan,
+    close,
+    forget_held,
     go_on,
     lock_patience,
     locked,
     no_restart,
+    note_end,
     opened_note,
     step,
     tell,
@@ -271,9 +274,12 @@ def _settle(plan: Plan, look_for_trap: bool) -> Steps[Settled]:
         if _as_start(opened, level):  # it was abandoned before its restart: the record is taken back too
             yield Apply(opened.start, no_restart, opened_note(opened), {})
             level = opened.start
-        if row.action == CLOSE and level == FULL:
-            yield RemoveState(IDENTITY)
-        yield RemoveState(JOURNAL)
+        outcome = "done" if level == opened.target else "undone"
+        if row.action == CLOSE:
+            yield from close(opened, level, outcome)
+        else:
+            yield from note_end(opened, level, outcome)
+            yield RemoveState(JOURNAL)
         text = f"{row.words}: {opened.words}, k3s runs at {level}"
         if row.action == ADOPT:  # what is left of it now is a level that differs from its marks
             yield from tell(node, "Warning", "RegradeAdopted", text)
@@ -345,6 +351,7 @@ def _free_left_over(plan: Plan) -> Steps[None]:
             now = yield Now()
             yield WriteLease(leases.released(found, now.text))
             yield Log(f"released the Lease that {found.holder} left behind")
+        yield from forget_held()
     except ClusterError as error:
         yield Log(f"looking for a Lease left behind: {error}")
 

@@ -57,20 +57,20 @@ class Confirm(NamedTuple):  # -> None; a RegradeError where the person does not 
     text: str
 
 
-class ReadState(NamedTuple):  # -> Optional[Dict[str, object]]; RegradeError
+class ReadState(NamedTuple):  # -> Optional[Dict[str, object]]; StateLost
     name: str
 
 
-class WriteState(NamedTuple):  # -> None, flushed; RegradeError
+class WriteState(NamedTuple):  # -> None, flushed; StateLost
     name: str
     document: Dict[str, object]
 
 
-class RemoveState(NamedTuple):  # -> None
+class RemoveState(NamedTuple):  # -> None; StateLost
     name: str
 
 
-class NoteStep(NamedTuple):  # -> None; the last step, where the watcher looks for it
+class NoteStep(NamedTuple):  # -> None; StateLost; the last step, where the watcher looks for it
     pairs: Dict[str, str]
 
 

@@ -83,6 +83,7 @@ from .requests import (
 from .settings import FRESH_SECONDS, GATE_AGE_SECONDS, Settings
 
 JOURNAL = "journal"  # state: the open step
+HELD = "lease-held"  # state: the Lease is ours, or may be: at full nothing else tells that a process died with it
 SEEN = "lease-seen"  # state: since when another's Lease was seen unchanged
 UNCURED = "uncured"  # state: when a restart last did not free k3s from the trap
 IDENTITY = "identity"  # state, while below full: Node uid and member id, which must never change
@@ -433,8 +434,13 @@ def take_lease(plan: Plan) -> Steps[None]:
             yield Sleep(POLL_SECONDS)
             continue
         record = leases.taken(found, plan.holder, now.text, plan.settings.lease_seconds)
+        try:
+            yield WriteState(HELD, {"holder": plan.holder})
+        except RegradeError as error:
+            raise StepRefused(f"that the Lease is taken cannot be noted: {error}", "storage") from None
         if (yield from _swap_lease(plan, record)):
             return
+        yield RemoveState(HELD)
 
 
 def _look_at_lease(plan: Plan, refuse: bool = True) -> Steps[Optional[Lease]]:
@@ -442,11 +448,11 @@ def _look_at_lease(plan: Plan, refuse: bool = True) -> Steps[Optional[Lease]]:
     try:
         found: Lease = yield ReadLease()
         now = yield Now()
-        before = leases.seen_from((yield ReadState(SEEN)))
+        before = yield from _seen_before()
         seen = leases.see(found, before, now.boottime, now.boot_id)
         verdict = leases.judge(found, plan.holder, seen, now.boottime, plan.settings.lease_seconds)
         if verdict.kind == leases.HELD and seen != before:
-            yield WriteState(SEEN, leases.seen_document(seen))
+            yield from _keep_seen(seen)
         nodes: Tuple[Node, ...] = (yield ReadNodes()) if verdict.kind == leases.EXPIRED else ()
     except Missing:
         raise StepRefused(
@@ -471,6 +477,22 @@ def _look_at_lease(plan: Plan, refuse: bool = True) -> Steps[Optional[Lease]]:
             "lease",
         )
     return None
+
+
+def _seen_before() -> Steps[Optional[leases.Seen]]:
+    """What was seen of another's Lease; what cannot be read counts as never seen: it only waits for longer."""
+    try:
+        return leases.seen_from((yield ReadState(SEEN)))
+    except RegradeError as error:
+        yield Log(str(error))
+        return None
+
+
+def _keep_seen(seen: leases.Seen) -> Steps[None]:
+    try:
+        yield WriteState(SEEN, leases.seen_document(seen))
+    except RegradeError as error:
+        yield Log(str(error))
 
 
 def _swap_lease(plan: Plan, record: Lease) -> Steps[bool]:
@@ -508,17 +530,24 @@ def _release(plan: Plan) -> Steps[None]:
     for _attempt in range(WRITE_TRIES):
         try:
             found: Lease = yield ReadLease()
-            if found.holder != plan.holder:
-                return
-            now = yield Now()
-            yield WriteLease(leases.released(found, now.text))
+            if found.holder == plan.holder:
+                now = yield Now()
+                yield WriteLease(leases.released(found, now.text))
+            yield from forget_held()
             return
         except Conflict:
             continue
         except ClusterError as error:
             yield Log(f"releasing the Lease: {error}")
             yield Sleep(POLL_SECONDS)
-    yield Log("the Lease could not be released; this server's next step re-enters it")
+    yield Log("the Lease could not be released; the next settling does, or this server's next step re-enters it")
+
+
+def forget_held() -> Steps[None]:
+    try:
+        yield RemoveState(HELD)
+    except RegradeError as error:
+        yield Log(f"the Lease is let go, but its note stays until the next settling: {error}")
 
 
 # ---- the gate
@@ -745,23 +774,30 @@ def undo(opened: Open, why: str, began: bool) -> Steps[None]:
         raise StepFailed(
             f"{opened.words} ({why}) is left open, as it could not be undone: {error}", True
         ) from None
-    yield from _close(opened, opened.start, "undone" if began else "")
+    yield from close(opened, opened.start, "undone" if began else "")
 
 
-def _close(opened: Open, level: str, outcome: str) -> Steps[None]:
+def close(opened: Open, level: str, outcome: str) -> Steps[None]:
     """After the last write: the note of the step (where there is an `outcome`) and its journal. The step has
     ended on the Node, so nothing here may undo it; what is left over, the next settling closes."""
-    if outcome and opened.start != opened.target:
-        try:
-            yield from _note(opened, level, outcome)
-        except RegradeError as error:
-            yield Log(f"{opened.words} could not be noted: {error}")
+    if outcome:
+        yield from note_end(opened, level, outcome)
     for name in (BRING_BACK, IDENTITY, JOURNAL) if level == FULL else (JOURNAL,):
         try:
             yield RemoveState(name)
         except RegradeError as error:
             yield Log(f"{opened.words} has ended, but its {name} stays until the next settling: {error}")
             return
+
+
+def note_end(opened: Open, level: str, outcome: str) -> Steps[None]:
+    """The note that a step has ended, which begins the cooldown; one to the same level is none."""
+    if opened.start == opened.target:
+        return
+    try:
+        yield from _note(opened, level, outcome)
+    except RegradeError as error:
+        yield Log(f"{opened.words} could not be noted: {error}")
 
 
 def no_restart() -> Steps[None]:
@@ -979,7 +1015,7 @@ def _finish(opened: Open) -> Steps[None]:
             f"the level is reached, but its last write is not done: {error}", left_open=True
         ) from None
     yield from tell(node, "Normal", "Regraded", done_words(opened))
-    yield from _close(opened, opened.target, "done")
+    yield from close(opened, opened.target, "done")
 
 
 def tell(node: Node, kind: str, reason: str, message: str) -> Steps[None]:

@@ -125,7 +125,8 @@ def on_note(watch: Watch, noted: dict[str, str], settings: Settings) -> Watch:
 
 
 def on_journal(watch: Watch, present: bool, now: float) -> Watch:
-    """Whether a step of this server is open: where no child of ours runs it is another's, or left behind."""
+    """Whether a step of this server is open, or a Lease held: without a child of ours it is another's, or left
+    behind."""
     if watch.busy or present == watch.open:
         return watch
     if present:
@@ -288,6 +289,11 @@ def _settle_due(watch: Watch, now: float) -> bool:
     )
 
 
+def known_below(watch: Watch) -> bool:
+    """Whether this server is known to be below full."""
+    return watch.state.level not in ("", FULL)
+
+
 def _without_figures(text: str) -> str:
     return "".join(character for character in text if not character.isdigit())
 
@@ -367,6 +373,7 @@ __all__ = (
     "Stop",
     "Watch",
     "begin",
+    "known_below",
     "line",
     "memory_of",
     "notes",
