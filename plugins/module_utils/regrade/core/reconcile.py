@@ -274,11 +274,11 @@ def _settle(plan: Plan, look_for_trap: bool) -> Steps[Settled]:
         if _as_start(opened, level):  # it was abandoned before its restart: the record is taken back too
             yield Apply(opened.start, no_restart, opened_note(opened), {})
             level = opened.start
-        outcome = "done" if level == opened.target else "undone"
+        how = "done" if level == opened.target else "undone"
         if row.action == CLOSE:
-            yield from close(opened, level, outcome)
+            yield from close(opened, level, how)
         else:
-            yield from note_end(opened, level, outcome)
+            yield from note_end(opened, level, how)
             yield RemoveState(JOURNAL)
         text = f"{row.words}: {opened.words}, k3s runs at {level}"
         if row.action == ADOPT:  # what is left of it now is a level that differs from its marks
