@@ -590,6 +590,25 @@ def test_what_is_remembered_badly_is_forgotten(memory: Dict[str, str]) -> None:
     )
 
 
+def test_below_full_is_remembered_also_while_the_level_is_not_known() -> None:
+    """Else two restarts in a row would leave a server at etcd-only alone for minutes."""
+    run = Run(memory={"level": "etcd-only"})
+    run.go(5)
+    run.answer(result="unknown", message="docker does not answer")
+    again: Watch = watch.begin(watch.memory_of(run.watch), {}, "")
+    assert again.was_below
+    assert watch.begin({"level": "etcd-only"}, {"level": "full"}, "").was_below, "lowered by another hand since"
+    assert not watch.begin({"level": "full"}, {"level": "full"}, "").was_below
+
+
+def test_a_wait_for_the_next_cure_is_one_line() -> None:
+    run = Run()
+    for _round in range(5):
+        run.go(60)
+        run.answer(result="done", action="uncured", level="etcd-only", message="a restart did not cure it")
+    assert len([line for line in run.log if "did not cure" in line]) == 1
+
+
 def test_memory_goes_round() -> None:
     run = Run().at("etcd-only")
     run.watch = run.watch._replace(state=run.watch.state._replace(relapses=3))

@@ -466,8 +466,8 @@ def _uncured() -> Steps[str]:
     at = document.get("boottime") if document and document.get("boot_id") == now.boot_id else None
     if isinstance(at, (int, float)) and 0 <= now.boottime - at < UNCURED_SECONDS:
         return (
-            f"k3s is locked behind its own address, and a restart did not cure it {now.boottime - at:.0f} s ago "
-            f"(tried again after {UNCURED_SECONDS:.0f} s): {cure('trap')}"
+            "k3s is locked behind its own address, and a restart did not cure it "
+            f"(the next comes {UNCURED_SECONDS:.0f} s after it): {cure('trap')}"
         )
     return ""
 

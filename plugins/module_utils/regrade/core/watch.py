@@ -40,6 +40,7 @@ BLOCKED = "blocked"  # tell by an Event what the step is blocked by
 FIRST_SETTLE_SECONDS = 30.0
 LATE_SECONDS = 120.0  # see rule 2
 NEVER = float("inf")
+BELOW = "below"  # remembered for a level that is not known, but was below full
 QUIET = ("hold", "pause", "dry-run", "level")  # a person's own doing, or decided anew at once: no Event
 
 
@@ -89,14 +90,14 @@ class Watch(NamedTuple):
 def begin(memory: dict[str, str], noted: dict[str, str], missing: str) -> Watch:
     """From what an earlier watcher remembered and the note of the last step."""
     relapses = min(whole(memory.get("relapses", "")) or 0, policy.MOST_RELAPSES)
-    level = noted.get("level") or memory.get("level", "")
+    below_full = any(level in (*LEVELS[1:], BELOW) for level in (noted.get("level"), memory.get("level")))
     state = State(last_step=last_step(noted), relapses=relapses)
-    return Watch(state=state, missing=missing, was_below=level in LEVELS and level != FULL)
+    return Watch(state=state, missing=missing, was_below=below_full)
 
 
 def memory_of(watch: Watch) -> dict[str, str]:
     """What must outlive the watcher."""
-    level = watch.state.level or ("below" if watch.was_below else FULL)
+    level = watch.state.level or (BELOW if watch.was_below else FULL)
     return {"relapses": str(watch.state.relapses), "level": level}
 
 
