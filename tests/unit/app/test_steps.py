@@ -700,6 +700,38 @@ def test_a_step_by_hand_sets_a_hold_and_a_step_to_full_ends_it() -> None:
     assert_untouched(cluster)
 
 
+@pytest.mark.parametrize("where", ["full", "up"])
+def test_a_step_by_hand_that_finds_full_already_ends_the_hold(where: str) -> None:
+    cluster = Cluster()
+    step_to(cluster.process(S), "control-plane")
+    step_to(cluster.process(S), "full", hold=False)
+    assert marks.switch(cluster.node(S), marks.HOLD)
+    told = step_to(cluster.process(S), where, automatic=True)
+    assert (told["changed"], marks.switch(cluster.node(S), marks.HOLD)) == (False, True)
+    assert step_to(cluster.process(S), where, hold=False)["changed"] is False
+    writes = list(cluster.api.writes)
+    told = step_to(cluster.process(S), where, check=True)
+    assert (told["changed"], "would be ended" in told["message"]) == (True, True)
+    assert cluster.api.writes == writes
+    told = step_to(cluster.process(S), where)
+    assert (told["changed"], told["from"], told["to"], told["steps"]) == (True, "full", "full", [])
+    assert "its hold is ended" in told["message"]
+    assert marks.HOLD not in cluster.node(S).annotations
+    assert step_to(cluster.process(S), where)["changed"] is False
+
+
+@pytest.mark.parametrize("hold", [True, False])
+def test_a_step_by_hand_to_where_a_recreated_container_is_leaves_it_there(hold: bool) -> None:
+    cluster = recreated()
+    told = step_to(cluster.process(S), "control-plane", hold=hold)
+    assert told["changed"] is True
+    assert "not stepped down to etcd-only again" in told["message"]
+    assert_at(cluster, "control-plane")
+    assert marks.switch(cluster.node(S), marks.HOLD) is hold
+    assert settle(cluster.process(S), automatic=True)["back"] == ""
+    assert step_to(cluster.process(S), "control-plane")["changed"] is False
+
+
 def test_release_ends_a_hold_and_says_where_there_is_none() -> None:
     cluster = Cluster()
     step_to(cluster.process(S), "control-plane")

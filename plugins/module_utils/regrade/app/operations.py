@@ -94,7 +94,7 @@ def step_to(
     done = server.run(walk(plan, where, expected, check))
     way = " to ".join((done.start, *done.planned))
     if not done.planned:
-        message = f"{node} is at {done.start} already"
+        message = f"{node} is at {done.start} already" + (f"; {done.besides}" if done.besides else "")
         message += f", there is no level further {where}" if where in (DOWN, UP) else ""
     elif check:
         message = f"{node} would step from {way}"
@@ -104,7 +104,7 @@ def step_to(
     if remaining:
         message += f"; pods that were not evicted: {'; '.join(remaining)}"
     return {
-        "changed": bool(done.planned),
+        "changed": bool(done.planned or done.besides),
         "from": done.start,
         "to": done.end,
         "level": done.start if check else done.end,

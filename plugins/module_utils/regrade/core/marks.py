@@ -89,6 +89,11 @@ def switch(node: Node, key: str) -> bool:
     return node.annotations.get(key, "false").strip().lower() not in ("false", "no", "0", "")
 
 
+def hold_words(level: str) -> str:
+    """What a hold says that a step by hand to `level` sets."""
+    return f"stepped by hand to {level}"
+
+
 def stilled(node: Node) -> str:
     """The first of a person's switches that is on and forbids automatic steps: hold, pause, dry-run, or ""."""
     return next((word for word, key in SWITCHES.items() if switch(node, key)), "")

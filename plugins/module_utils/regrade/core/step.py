@@ -709,7 +709,7 @@ def write_level(
         found = _our_intent(opened, node)
         change = marks.at_level(node, level, None if clear else found)
         if hold is not None:
-            word = f"stepped by hand to {level}" if hold else None
+            word = marks.hold_words(level) if hold else None
             change = change._replace(annotations={**change.annotations, marks.HOLD: word})
         return change
 

@@ -6,6 +6,7 @@ Rules
 1. What is open is ended first, and the Node's marks agree with the running level before the first step.
 2. Each step is one of its own, with its own lock, Lease and gate: between two of them anybody may step.
 3. Where a later step of several does not come about, the error names how far it went.
+4. A step by hand that finds its level already says all the same what the person wants: see `_stay`.
 The order inside a step is `step`'s. No I/O and no clock here: the world answers the requests.
 """
 
@@ -13,12 +14,14 @@ from __future__ import annotations
 
 from typing import List, NamedTuple, Optional, Tuple
 
+from . import marks
 from .errors import ClusterError, LevelMoved, RegradeError, StepFailed, StepRefused
-from .levels import DOWN, LEVELS, UP, above, below, direction
-from .people import agreed
+from .levels import DOWN, FULL, LEVELS, UP, above, below, direction
+from .model import Node, NodeChange
+from .people import agreed, release
 from .reconcile import settle
-from .requests import BeginMeter, CurrentLevel, EndMeter, Now, ReadState, Steps
-from .step import JOURNAL, Plan, always, step
+from .requests import BeginMeter, CurrentLevel, EndMeter, Now, ReadNode, ReadState, RemoveState, Steps
+from .step import BRING_BACK, JOURNAL, Plan, always, lock_patience, locked, step, write_node
 
 
 class Taken(NamedTuple):
@@ -33,12 +36,14 @@ class Taken(NamedTuple):
 
 
 class Walked(NamedTuple):
-    """A walk that came to its end; `planned` are the levels on the way, none where it was there already."""
+    """A walk that came to its end; `planned` are the levels on the way, none where it was there already: then
+    `besides` says what was changed all the same, "" for nothing."""
 
     start: str
     end: str
     planned: Tuple[str, ...]
     taken: Tuple[Taken, ...]
+    besides: str = ""
 
 
 def walk(plan: Plan, where: str, expected: str = "", check: bool = False) -> Steps[Walked]:
@@ -47,17 +52,20 @@ def walk(plan: Plan, where: str, expected: str = "", check: bool = False) -> Ste
     `check` tells what would be done and writes nothing. `expected` is the level it was decided at: refused
     where the server is at another one, "" for any. Raises RegradeError.
     """
+    back = ""
     if check:
         start: str = yield CurrentLevel()
         if (yield ReadState(JOURNAL)):
             raise StepRefused("a step of this server is still open; `regrade settle` ends it", "open-step")
     else:
-        start = yield from _settled_level(plan)
+        start, back = yield from _settled_level(plan)
     if expected and start != expected:
         raise LevelMoved(plan.node, start, expected)
     planned = moves(start, _target(start, where))
-    if check or not planned:
-        return Walked(start, planned[-1] if planned else start, planned, ())
+    if not planned:
+        return Walked(start, start, (), (), (yield from _stay(plan, start, back, check)))
+    if check:
+        return Walked(start, planned[-1], planned, ())
     plan = yield from agreed(plan, (start, *planned))
     taken: List[Taken] = []
     at = start
@@ -75,13 +83,45 @@ def walk(plan: Plan, where: str, expected: str = "", check: bool = False) -> Ste
     return Walked(start, at, planned, tuple(taken))
 
 
-def _settled_level(plan: Plan) -> Steps[str]:
-    """The running level, once nothing is open and the Node's marks agree."""
+def _stay(plan: Plan, level: str, back: str, check: bool) -> Steps[str]:
+    """What a step by hand means where it finds its level already: at full the hold ends, and a server that was
+    to be stepped down to `back` again is left where it is, and held there."""
+    if plan.automatic:
+        return ""
+    if level == FULL and plan.hold and not check:
+        return "its hold is ended" if (yield from release(plan)).changed else ""
+    if level == FULL and plan.hold:
+        try:
+            node: Node = yield ReadNode(plan.node)
+        except ClusterError as error:
+            raise StepRefused(f"the cluster does not answer: {error}", error.reason) from None
+        return "its hold would be ended" if marks.HOLD in node.annotations else ""
+    if not back:
+        return ""
+    yield from locked(f"a step of {plan.node} to {level}", _left_here(plan, level), lock_patience(plan))
+    return f"it is not stepped down to {back} again"
+
+
+def _left_here(plan: Plan, level: str) -> Steps[None]:
+    def build(_node: Node) -> NodeChange:
+        return NodeChange(annotations={marks.HOLD: marks.hold_words(level)})
+
+    if plan.hold:
+        try:
+            yield from write_node(plan.node, "", build, lambda node: marks.HOLD in node.annotations, 0.0)
+        except ClusterError as error:
+            raise StepRefused(f"the hold of {plan.node} could not be set: {error}", error.reason) from None
+    yield RemoveState(BRING_BACK)
+
+
+def _settled_level(plan: Plan) -> Steps[Tuple[str, str]]:
+    """(the running level, the one to be stepped down to again), once nothing is open and the Node's marks
+    agree."""
     try:
         settled = yield from settle(plan, cure=False)
     except ClusterError as error:
         raise StepRefused(f"the cluster does not answer: {error}", error.reason) from None
-    return settled.level
+    return settled.level, settled.back
 
 
 def _target(start: str, where: str) -> str:
