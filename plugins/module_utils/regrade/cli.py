@@ -300,7 +300,7 @@ def _parse(words: list[str]) -> argparse.Namespace:
         usage="regrade with-lease [options] -- COMMAND...",
         help="run a command while no step is taken in the cluster; gives back its exit code, 4 if the Lease is lost",
     )
-    under.add_argument("--hold", action="store_true", help=argparse.SUPPRESS)  # for the command on the host
+    under.add_argument("--hold", default="", help=argparse.SUPPRESS)  # for the command on the host
     verbs.add_parser("alert", parents=[common])  # the watcher's own, so it is not listed
     blocked = verbs.add_parser("blocked", parents=[common])  # and this
     for option in ("--move", "--reason", "--text"):
@@ -318,7 +318,7 @@ def _parse(words: list[str]) -> argparse.Namespace:
     at = words.index("--") if words[:1] == ["with-lease"] and "--" in words else len(words)
     options = parser.parse_args(words[:at])
     options.command = tuple(words[at + 1 :])
-    if options.verb == "with-lease" and bool(options.command) == options.hold:
+    if options.verb == "with-lease" and bool(options.command) == bool(options.hold):
         raise UsageWrong("`with-lease` takes the command to run after `--`: regrade with-lease -- COMMAND...")
     if options.verb == "step":
         options.despite = tuple(
@@ -364,8 +364,8 @@ def _run(options: argparse.Namespace) -> int:
         recovered = operations.recover(server)
         _report(options, dict(recovered), recovered["message"])
     elif options.verb == "with-lease":
-        ran = operations.with_lease(server, options.command or ("maintenance",), options.wait)
-        if options.json and not options.hold:  # stdout is the command's else
+        ran = operations.with_lease(server, options.command or (options.hold,), options.wait)
+        if options.json:  # stdout is the command's else
             _report(options, dict(ran), "")
         if ran["lease_lost"]:
             sys.stderr.write(f"regrade: {ran['message']}\n")
@@ -438,7 +438,7 @@ def _with_person(server: Server, options: argparse.Namespace) -> Server:
     person = server.world._replace(
         say=say,
         confirm=confirm,
-        maintenance=Elsewhere() if getattr(options, "hold", False) else Command(),
+        maintenance=Elsewhere() if getattr(options, "hold", "") else Command(),
     )
     return server._replace(world=person)
 

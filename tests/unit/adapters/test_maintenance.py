@@ -58,12 +58,14 @@ def test_a_signal_to_us_ends_the_command_at_most_and_never_us(
     assert signal.getsignal(number) == before
 
 
-def test_elsewhere_it_is_held_until_our_stdin_ends() -> None:
+@pytest.mark.parametrize(("told", "code"), [("7\n", 7), ("", 255), ("what is this\n", 255)])
+def test_elsewhere_it_is_held_until_our_stdin_ends(told: str, code: int) -> None:
     script = (
         "from regrade.adapters.maintenance import Elsewhere\n"
         "made = Elsewhere(); made.start(('x',))\n"
-        "while made.ended(0.05) is None: pass\n"
-        "print('let go', flush=True)\n"
+        "code = None\n"
+        "while code is None: code = made.ended(0.05)\n"
+        "print(code, flush=True)\n"
     )
     with subprocess.Popen(
         [sys.executable, "-c", script], env={"PYTHONPATH": str(LIBRARY)},
@@ -71,10 +73,10 @@ def test_elsewhere_it_is_held_until_our_stdin_ends() -> None:
     ) as process:  # fmt: skip
         assert process.stdin and process.stdout
         assert process.stdout.readline() == "held\n"
-        process.stdin.write("what is written is nothing\n")
+        process.stdin.write(told)
         process.stdin.flush()
         time.sleep(0.2)
         assert process.poll() is None
         process.stdin.close()
-        assert process.stdout.readline() == "let go\n"
+        assert process.stdout.readline() == f"{code}\n"
         assert process.wait(10) == 0

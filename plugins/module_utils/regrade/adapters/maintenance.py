@@ -18,6 +18,7 @@ from typing import Any, Dict, Optional, Tuple
 from ..ports import RegradeError
 
 NOT_FOUND = 127  # what a shell gives for a command that is not there
+NOT_TOLD = 255  # who ran the command is gone, and with it its exit code
 PASSED_ON = (signal.SIGTERM, signal.SIGHUP)
 THE_COMMANDS = (signal.SIGINT, signal.SIGQUIT)  # from the terminal it gets these itself
 
@@ -60,8 +61,11 @@ class Command:
 
 
 class Elsewhere:
-    """The command runs outside, as on the host where we are in the service's container: it may run from the line
-    `held` on stdout until our stdin ends, which it also does with the process that holds its other end."""
+    """The command runs outside, as on the host where we are in the service's container. It may run from our line
+    `held` on stdout; its exit code comes on stdin, which also ends where the process at its other end is gone."""
+
+    def __init__(self) -> None:
+        self._told = b""
 
     def start(self, words: Tuple[str, ...]) -> None:
         sys.stdout.write("held\n")
@@ -69,6 +73,10 @@ class Elsewhere:
 
     def ended(self, seconds: float) -> Optional[int]:
         ready, _w, _x = select.select([0], [], [], seconds)
-        if not ready or os.read(0, 4096):
+        if not ready:
             return None
-        return 0
+        more = os.read(0, 4096)
+        self._told += more
+        if more:
+            return None
+        return int(self._told) if self._told.strip().isdigit() else NOT_TOLD
