@@ -27,7 +27,7 @@ from .core.errors import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from typing import NoReturn
+    from typing import Any, NoReturn
 
     from .app.operations import Server
     from .core.settings import Settings
@@ -260,9 +260,49 @@ def _parse(words: list[str]) -> argparse.Namespace:
         "settle", parents=[common, waiting], help="end a step that is open, make marks and level agree"
     )
     verbs.add_parser("release", parents=[common], help="end a hold: automatic steps may come again")
-    yes = Parser(add_help=False)
+    _parse_people(Parser, verbs, common, waiting, step)
+    verbs.add_parser("alert", parents=[common])  # the watcher's own, so it is not listed
+    blocked = verbs.add_parser("blocked", parents=[common])  # and this
+    for option in ("--move", "--reason", "--text"):
+        blocked.add_argument(option, required=True)
+    verbs.add_parser(
+        "watch",
+        parents=[light],
+        help="watch pressure and step by itself, until SIGTERM; --json: one object a line",
+    )
+    verbs.add_parser(
+        "health",
+        parents=[light],
+        help="whether the watcher is well (exit code 0 or 1), for a container's health check",
+    )
+    at = words.index("--") if words[:1] == ["with-lease"] and "--" in words else len(words)
+    options = parser.parse_args(words[:at])
+    options.command = tuple(words[at + 1 :])  # what stands there is not ours to understand
+    if options.verb == "with-lease" and bool(options.command) == bool(options.hold):
+        raise UsageWrong("`with-lease` takes the command to run after `--`: regrade with-lease -- COMMAND...")
+    if options.verb == "step":
+        options.despite = tuple(
+            dict.fromkeys(name for names in options.despite for name in names.split(",") if name)
+        )
+        if options.despite and (options.where == "down" or options.automatic):
+            raise UsageWrong("--despite is for a step up by hand: regrade step up --despite NODE")
+    if options.verb == "step" and (options.where == "to") != (options.level is not None):
+        raise UsageWrong(
+            "`step to` takes a level, `step down` and `step up` take none: "
+            f"regrade step down | up | to {'|'.join(LEVELS)}"
+        )
+    return options
+
+
+def _parse_people(
+    parser: type[argparse.ArgumentParser], verbs: Any, common: Any, waiting: Any, step: Any
+) -> None:
+    """The verbs and options of `core.people`."""
+    import argparse
+
+    yes = parser(add_help=False)
     yes.add_argument("--yes", action="store_true", help="do not ask: what it does and risks is known")
-    admin = Parser(add_help=False)
+    admin = parser(add_help=False)
     admin.add_argument(
         "--kubeconfig",
         required=True,
@@ -301,37 +341,6 @@ def _parse(words: list[str]) -> argparse.Namespace:
         help="run a command while no step is taken in the cluster; gives back its exit code, 4 if the Lease is lost",
     )
     under.add_argument("--hold", default="", help=argparse.SUPPRESS)  # for the command on the host
-    verbs.add_parser("alert", parents=[common])  # the watcher's own, so it is not listed
-    blocked = verbs.add_parser("blocked", parents=[common])  # and this
-    for option in ("--move", "--reason", "--text"):
-        blocked.add_argument(option, required=True)
-    verbs.add_parser(
-        "watch",
-        parents=[light],
-        help="watch pressure and step by itself, until SIGTERM; --json: one object a line",
-    )
-    verbs.add_parser(
-        "health",
-        parents=[light],
-        help="whether the watcher is well (exit code 0 or 1), for a container's health check",
-    )
-    at = words.index("--") if words[:1] == ["with-lease"] and "--" in words else len(words)
-    options = parser.parse_args(words[:at])
-    options.command = tuple(words[at + 1 :])
-    if options.verb == "with-lease" and bool(options.command) == bool(options.hold):
-        raise UsageWrong("`with-lease` takes the command to run after `--`: regrade with-lease -- COMMAND...")
-    if options.verb == "step":
-        options.despite = tuple(
-            dict.fromkeys(name for names in options.despite for name in names.split(",") if name)
-        )
-        if options.despite and (options.where == "down" or options.automatic):
-            raise UsageWrong("--despite is for a step up by hand: regrade step up --despite NODE")
-    if options.verb == "step" and (options.where == "to") != (options.level is not None):
-        raise UsageWrong(
-            "`step to` takes a level, `step down` and `step up` take none: "
-            f"regrade step down | up | to {'|'.join(LEVELS)}"
-        )
-    return options
 
 
 def _run(options: argparse.Namespace) -> int:

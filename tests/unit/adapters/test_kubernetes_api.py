@@ -755,6 +755,16 @@ def test_a_stopped_peer_never_raises(world: World) -> None:
     assert "connection refused" in answer.readyz_etcd and "connection refused" in answer.lease_read
 
 
+def test_a_peer_at_etcd_only_with_its_port_moved_says_so_there(world: World) -> None:
+    stub = world.stub(status(503, "apiserver disabled"))
+    urls, moved = (f"https://127.0.0.1:{free_port()}",), {"ETCD_ONLY_HTTPS_PORT": str(stub.port)}
+    answer = world.cluster(*urls, **moved).ask_peer("127.0.0.1")
+    assert "connection refused; " in answer.readyz_etcd and "apiserver disabled" in answer.readyz_etcd
+    assert answer.lease_read == answer.readyz_etcd
+    assert [request.path for request in stub.requests] == ["/readyz"]
+    assert "disabled" not in world.cluster(*urls, ETCD_ONLY_HTTPS_PORT="0").ask_peer("127.0.0.1").readyz_etcd
+
+
 def test_a_peer_below_full_and_one_without_rights(world: World) -> None:
     stub = world.stub(
         lambda request: (

@@ -249,6 +249,24 @@ def test_a_server_that_shows_a_sign_of_life_is_not_abandoned(sign: str) -> None:
     assert cluster.api.lease and lease and cluster.api.lease.holder == lease.holder
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        PeerAnswer("", ""),
+        PeerAnswer("", "timed out after 3 s"),
+        PeerAnswer("https://10.0.0.2:6443: connection refused; port 16443: apiserver disabled", "the same"),
+    ],
+)
+def test_a_server_whose_k3s_answers_is_alive_at_once(answer: PeerAnswer) -> None:
+    cluster = dead_in_a_step()
+    cluster.api.answers["10.0.0.2"] = answer
+    begun, person = cluster.time.seconds, Person()
+    with pytest.raises(StepRefused, match=r"is alive: .*`regrade settle` on that server"):
+        abandon_step(person.at(cluster.process(HERE)), DEAD)
+    assert cluster.time.seconds == begun
+    assert person.asked == []
+
+
 def test_it_is_looked_at_for_as_long_as_its_lease_lasts_and_40_seconds_at_least() -> None:
     for duration, expected in ((60, 60.0), (300, 300.0), (10, 40.0)):
         cluster = dead_in_a_step()
@@ -411,7 +429,7 @@ def test_a_server_that_runs_full_unwatched_is_forgotten_at_once() -> None:
     person = Person()
     begun = cluster.time.seconds
     assert forget(person.at(cluster.process(HERE)), DEAD)["changed"]
-    assert "so it runs full" in person.asked[0]
+    assert "so its k3s runs all there is" in person.asked[0]
     assert cluster.time.seconds - begun < 5
     assert step_to(cluster.process(HERE), "down")["changed"]
 
@@ -428,7 +446,7 @@ def test_forgetting_is_refused_for_what_is_not_gone() -> None:
     with pytest.raises(StepRefused, match="is this server itself"):
         forget(by_hand(cluster), HERE)
     cluster.api.answers["10.0.0.2"] = PeerAnswer("answered 503 (apiserver disabled)", "")
-    with pytest.raises(StepRefused, match="runs at etcd-only: its marks protect its vote"):
+    with pytest.raises(StepRefused, match=r"runs at etcd-only \(answered 503.*: its marks protect its vote"):
         forget(by_hand(cluster), DEAD)
     dies(cluster)
     del cluster.api.silent[DEAD]
@@ -686,6 +704,7 @@ def test_the_last_server_runs_full_again_and_its_marks_follow_once_an_api_is_bac
     report = recover(person.at(cluster.process(HERE)))
     assert report["changed"]
     assert f"the record of {level} will be removed" in person.asked[0]
+    assert person.asked[0].startswith("no API server of KUBE_SERVER answered")
     assert (host.running, host.record) == ("full", "full")
     assert host.noted["outcome"] == "recovered"
     assert (host.noted["level"], host.noted["direction"], host.noted["by"]) == ("full", "up", "hand")

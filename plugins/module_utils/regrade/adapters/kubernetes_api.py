@@ -42,6 +42,7 @@ FIELD_MANAGER = "k3s-regrade"
 ETCD_ROLE = "node-role.kubernetes.io/etcd=true"
 PEER_TIMEOUT_SECONDS = 3.0  # a peer with its etcd port cut hangs a quorum read past 10 s (measured)
 DEFAULT_PORT = 6443
+REFUSED = "connection refused"
 ELSEWHERE = ("apiserver disabled", "apiserver not ready", "starting")  # k3s's 503 for "ask another server"
 COORDINATION = "/apis/coordination.k8s.io/v1"
 OTHER_POD = re.compile(r"UID in (?:the )?precondition")  # the API server words it in two ways
@@ -399,10 +400,16 @@ class KubernetesCluster:
     def ask_peer(self, address: str) -> PeerAnswer:
         """See `ports.Cluster`. Each of the two has PEER_TIMEOUT_SECONDS at most."""
         port = urlsplit(self._settings.kube_server[0]).port or DEFAULT_PORT
-        url = f"https://[{address}]:{port}" if ":" in address else f"https://{address}:{port}"
+        host = f"[{address}]" if ":" in address else address
+        url = f"https://{host}:{port}"
         name = self._settings.lease_name
-        readyz, connected = self._ask_one_peer(url, "/readyz/etcd", Target("get", "/readyz/etcd"))
+        target = Target("get", "/readyz/etcd")
+        readyz, connected = self._ask_one_peer(url, "/readyz/etcd", target)
         if not connected:
+            moved = self._settings.etcd_only_https_port
+            if moved and REFUSED in readyz:  # a server that lives, at etcd-only with its port moved, says so there
+                said, connected = self._ask_one_peer(f"https://{host}:{moved}", "/readyz", target)
+                readyz = f"{readyz}; {said}" if connected and said else readyz
             return PeerAnswer(readyz, readyz)
         lease, connected = self._ask_one_peer(
             url, _lease_path(name), Target("get", "leases", "kube-system", name)
@@ -653,7 +660,7 @@ def _plain(error: BaseException) -> str:
     """A connection error in a few words."""
     text = str(error)
     for part, words in (
-        ("refused", "connection refused"),
+        ("refused", REFUSED),
         ("No route to host", "no route to host"),
         ("unreachable", "network is unreachable"),
         ("resolve", "its name does not resolve"),

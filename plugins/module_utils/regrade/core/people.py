@@ -82,6 +82,7 @@ from .step import (
     write_node,
 )
 
+LOOKS = 3  # for an API server, before this one is the last standing
 COMMAND_SECONDS = 1.0  # between looks at the Lease while a command runs under it
 DISABLED = "apiserver disabled"  # what k3s says at etcd-only
 
@@ -120,6 +121,8 @@ def _release(name: str) -> Steps[Done]:
     try:
         node = yield from write_node(name, "", build, lambda found: marks.HOLD not in found.annotations, 0.0)
     except ClusterError as error:
+        if not asked:
+            raise
         raise StepFailed(f"the hold of {name} could not be ended: {error}", left_open=False) from None
     if not asked:
         return Done(False, f"{name} is not held")
@@ -141,13 +144,17 @@ def abandon_step(plan: Plan, name: str, step_id: str = "") -> Steps[Done]:
         raise StepRefused(f"{name} shows no open step: there is nothing to abandon")
     if step_id and intent.id != step_id:
         raise StepRefused(f"{name} shows the step {intent.id or 'that cannot be read'}, expected {step_id}")
+    answers = yield from _answers(node)
+    if answers:
+        raise StepRefused(f"{name} is alive: {answers}; `regrade settle` on that server ends its step")
     words = (
         f"its step from {intent.start} to {intent.target}" if intent.id else "its step, which cannot be read,"
     )
     yield Confirm(
         f"{words} (id {intent.id or 'unknown'}) will be closed, and its Lease let go, if {name} shows no sign of life "
-        f"for {FRESH_SECONDS:.0f} s or more: only where that host is dead or cut off; it keeps the label "
-        f"{marks.level_of(node)!r} and its etcd member, and never goes on with that step when it comes back"
+        f"for {FRESH_SECONDS:.0f} s or more: only where that host is dead or cut off, as one that merely sleeps may "
+        f"end a restart it was at when it wakes; it keeps the label {marks.level_of(node)!r} and its etcd member, and "
+        "never goes on with that step when it comes back"
     )
     shown = node.annotations[marks.INTENT]
     body = _abandon(plan, name, node.uid, shown, words)
@@ -272,9 +279,12 @@ def forget(plan: Plan, name: str) -> Steps[Done]:
     _shows_no_step(node)
     if not _carries(node):
         return Done(False, f"{name} carries no mark of ours and no hold")
-    full = yield from _runs_full(node)
+    answers = yield from _answers(node)
+    if DISABLED in answers:
+        raise StepRefused(f"{name} runs at etcd-only ({answers}): its marks protect its vote, and stay")
+    full = bool(answers)
     risk = (
-        "its own API answers, so it runs full"
+        "its own API answers, so its k3s runs all there is; a watcher of its own would set them again"
         if full
         else f"its API does not answer, and it is looked at for {FRESH_SECONDS:.0f} s; only where it is gone for "
         "good: a server that still runs at etcd-only loses with its label what keeps others from deleting its Node, "
@@ -329,12 +339,12 @@ def _carries(node: Node) -> bool:
     return not marks.agrees(node, FULL) or marks.HOLD in node.annotations
 
 
-def _runs_full(node: Node) -> Steps[bool]:
-    """Whether its own API answers. Raises StepRefused where it says that it is at etcd-only."""
+def _answers(node: Node) -> Steps[str]:
+    """What its own k3s says, which only a living one does; "" where it does not answer."""
     answer: PeerAnswer = yield AskPeer(node.addresses[0] if node.addresses else node.name)
     if DISABLED in answer.readyz_etcd:
-        raise StepRefused(f"{node.name} runs at etcd-only: its marks protect its vote, and stay")
-    return not answer.readyz_etcd
+        return answer.readyz_etcd
+    return "" if answer.readyz_etcd and answer.lease_read else "its own API answers"
 
 
 # ---- stepping up without a dead peer
@@ -370,36 +380,35 @@ def recover(plan: Plan) -> Steps[Done]:
     The journal it leaves is that of a recovery: once an API answers, `reconcile` makes the marks agree with it,
     ends a step that was open, and a hold.
     """
-    yield from _nobody_answers()
+    silence = yield from _nobody_answers()
     start = yield from _below_full(plan)
     yield Confirm(
-        f"the record of {start} will be removed and k3s restarted at full on {plan.node}, with no Lease and no check: "
-        "while it restarts its etcd vote is away, and where no quorum of etcd's members is left it cannot serve until "
-        "another one is back; no member is removed and no cluster is reset"
+        f"{silence}; the record of {start} will be removed and k3s of {plan.node} restarted at full, with no Lease and "
+        "no check: while it restarts its etcd vote is away, and where no quorum of etcd's members is left it cannot "
+        "serve until another one is back; no member is removed and no cluster is reset"
     )
     return (yield from locked(f"recovering {plan.node}", _recover(plan), LOCK_SECONDS))
 
 
-def _nobody_answers() -> Steps[None]:
-    """Raises StepRefused where an API server of KUBE_SERVER answers, whatever it says."""
-    for attempt in range(3):
+def _nobody_answers() -> Steps[str]:
+    """Why no API server of KUBE_SERVER answers. Raises StepRefused where one does, whatever it says."""
+    silence = ""
+    for attempt in range(LOOKS):
+        if attempt:
+            yield Sleep(POLL_SECONDS)
         try:
             yield ReadNodes()
             said = "answers"
-            break
         except Unreachable as error:
-            said = ""
-            yield Log(f"no API answers: {error}")
+            silence = str(error)
+            continue
         except ClusterError as error:
             said = f"answers ({error})"
-            break
-        if attempt < 2:
-            yield Sleep(POLL_SECONDS)
-    if said:
         raise StepRefused(
             f"an API server of KUBE_SERVER {said}: `regrade step up` brings this server up, with --despite NODE for a "
             "peer that is dead"
         )
+    return silence
 
 
 def _below_full(plan: Plan) -> Steps[str]:
