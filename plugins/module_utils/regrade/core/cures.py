@@ -40,6 +40,7 @@ CURES: Dict[str, str] = {
     # this server
     "open-step": "the watcher ends the open step; `regrade settle` does so at once, and says what holds it up",
     "marks": "the watcher makes the Node's marks agree; `regrade settle` does so at once, and says what holds it up",
+    "abandoned": "nothing: a person ended this step; `regrade settle` says what became of this server",
     "level": "nothing: it is decided anew at the level the server is at",
     "level-unknown": "nothing while k3s boots; else look at its container or unit, and whether Docker answers",
     "host": "wait until the process that is named has ended; a hung one may be killed, the next ends its step",

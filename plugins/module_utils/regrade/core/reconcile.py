@@ -53,10 +53,12 @@ from .requests import (
     WriteLease,
     WriteState,
 )
+from .settings import LATE_SECONDS
 from .step import (
     BRING_BACK,
     EFFECTS,
     FINISH_SECONDS,
+    HELD,
     IDENTITY,
     INTENT,
     JOURNAL,
@@ -351,9 +353,23 @@ def _free_left_over(plan: Plan) -> Steps[None]:
             now = yield Now()
             yield WriteLease(leases.released(found, now.text))
             yield Log(f"released the Lease that {found.holder} left behind")
+        elif (yield from _may_land()):
+            return
         yield from forget_held()
     except ClusterError as error:
         yield Log(f"looking for a Lease left behind: {error}")
+
+
+def _may_land() -> Steps[bool]:
+    """Whether a taking of the Lease whose answer was lost may still come through: then it is looked at again."""
+    try:
+        noted: Optional[Dict[str, object]] = yield ReadState(HELD)
+    except RegradeError as error:
+        yield Log(str(error))
+        return False
+    now = yield Now()
+    at = noted.get("boottime") if noted and noted.get("boot_id") == now.boot_id else None
+    return isinstance(at, (int, float)) and 0 <= now.boottime - at < LATE_SECONDS
 
 
 def _keep_open(opened: Open, body: Steps[T]) -> Steps[T]:

@@ -435,12 +435,13 @@ def take_lease(plan: Plan) -> Steps[None]:
             continue
         record = leases.taken(found, plan.holder, now.text, plan.settings.lease_seconds)
         try:
-            yield WriteState(HELD, {"holder": plan.holder})
+            yield WriteState(
+                HELD, {"holder": plan.holder, "boottime": now.boottime, "boot_id": now.boot_id}
+            )
         except RegradeError as error:
             raise StepRefused(f"that the Lease is taken cannot be noted: {error}", "storage") from None
         if (yield from _swap_lease(plan, record)):
             return
-        yield RemoveState(HELD)
 
 
 def _look_at_lease(plan: Plan, refuse: bool = True) -> Steps[Optional[Lease]]:
@@ -501,10 +502,12 @@ def _swap_lease(plan: Plan, record: Lease) -> Steps[bool]:
         yield WriteLease(record)
         return True
     except Conflict:
+        yield from forget_held()
         return False
     except Forbidden as error:
+        yield from forget_held()
         raise StepRefused(str(error), error.reason) from None
-    except ClusterError as error:
+    except ClusterError as error:  # it may still land: the note of it stays, see `reconcile`
         try:
             return bool((yield ReadLease()).holder == plan.holder)
         except ClusterError:
@@ -675,7 +678,9 @@ def _our_intent(opened: Open, node: Node) -> marks.Intent:
     """The intent our Node shows, where it is this step's. Raises IntentGone."""
     found = marks.intent_of(node)
     if not found or found.id != opened.id:
-        raise IntentGone(f"the intent of {opened.words} is gone from {node.name}: somebody abandoned it")
+        raise IntentGone(
+            f"the intent of {opened.words} is gone from {node.name}: somebody abandoned it", "abandoned"
+        )
     return found
 
 

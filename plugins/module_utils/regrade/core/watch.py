@@ -29,7 +29,7 @@ from .levels import DOWN, FULL, LEVELS, UP, below
 from .light import NamedTuple
 from .policy import Decision, LastStep, State
 from .reading import Sample
-from .settings import Settings
+from .settings import LATE_SECONDS, Settings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 SETTLE = "settle"
 BLOCKED = "blocked"  # tell by an Event what the step is blocked by
 FIRST_SETTLE_SECONDS = 30.0
-LATE_SECONDS = 120.0  # see rule 2
 NEVER = float("inf")
 BELOW = "below"  # remembered for a level that is not known, but was below full
 QUIET = ("hold", "pause", "dry-run", "level")  # a person's own doing, or decided anew at once: no Event
