@@ -69,6 +69,27 @@ class Time:
         self.seconds += seconds
 
 
+def changed(node: Node, change: NodeChange) -> Node:
+    """The Node after a merge patch of ours, but for its resourceVersion."""
+    labels, annotations = dict(node.labels), dict(node.annotations)
+    for kept, wanted in ((labels, change.labels), (annotations, change.annotations)):
+        for key, value in wanted.items():
+            if value is None:
+                kept.pop(key, None)
+            else:
+                kept[key] = value
+    changes: Dict[str, Any] = {"labels": labels, "annotations": annotations}
+    if change.taints is not None:
+        changes["taints"] = change.taints
+    if change.unschedulable is not None:
+        if change.unschedulable and not node.unschedulable:
+            changes["cordoned_by"] = ("k3s-regrade",)
+        elif not change.unschedulable:
+            changes["cordoned_by"] = ()
+        changes["unschedulable"] = change.unschedulable
+    return node._replace(**changes)
+
+
 class Api:
     """What etcd holds of a cluster, and the rules by which it changes (`ports.Cluster` of every server)."""
 
@@ -139,21 +160,7 @@ class Api:
         node = self.nodes_by_name[name]
         if resource_version != node.resource_version:
             raise Conflict(f"Node {name} was changed meanwhile")
-        labels, annotations = dict(node.labels), dict(node.annotations)
-        for kept, wanted in ((labels, change.labels), (annotations, change.annotations)):
-            for key, value in wanted.items():
-                if value is None:
-                    kept.pop(key, None)
-                else:
-                    kept[key] = value
-        changes: Dict[str, Any] = {"labels": labels, "annotations": annotations}
-        if change.taints is not None:
-            changes["taints"] = change.taints
-        if change.unschedulable is not None:
-            if change.unschedulable and not node.unschedulable:
-                changes["cordoned_by"] = ("k3s-regrade",)
-            changes["unschedulable"] = change.unschedulable
-        self.nodes_by_name[name] = node._replace(resource_version=self._next(), **changes)
+        self.nodes_by_name[name] = changed(node, change)._replace(resource_version=self._next())
         self.writes.append(f"node {name}")
         self._call("after change_node")
         return self.nodes_by_name[name]

@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The invariants of the design, checked against the true state of the simulated cluster at every effect.
+
+Each has a name (`INVARIANTS`), under which a break is reported and by which a mutant must be caught. Nothing here looks
+at what the product believes, but at what it did and when. What must happen in the end (liveness) is `history`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
+
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import lease as leases
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import marks, policy
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.levels import (
+    CONTROL_PLANE,
+    DOWN,
+    ETCD_ONLY,
+    FULL,
+    LEVELS,
+    STAY,
+    UP,
+    direction,
+)
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.model import Lease, Node, Pod
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.settings import GATE_AGE_SECONDS
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.ports import StepRefused
+
+if TYPE_CHECKING:
+    from .cluster import Host
+    from .history import History
+    from .process import Process
+    from .watcher import Watcher
+
+INVARIANTS = {
+    "one acts": "at most one server has effects of a step in progress",
+    "one below full": "at most one server is below full, unless a person forced it",
+    "quorum": "no step restarts etcd without a quorum of others, asked at most 5 s before",
+    "members": "no member is removed and no annotation of k3s's is written",
+    "by one": "levels move by one, from the level of the step's intent to its target",
+    "intent first": "journal, then intent, then effects; and every effect under the intent of its own step",
+    "cordon": "a person's cordon survives",
+    "lease held": "the Lease is this server's when k3s was restarted and when apply_level returns",
+    "takeover": "no takeover from another Node before the holder's duration on the taker's clock",
+    "switches": "held, paused or dry-run: nothing is begun by itself",
+    "cooldown": "automatic steps keep the cooldown",
+    "calm": "by itself it goes up only after a calm that was seen throughout and was true",
+    "started": "a k3s that somebody else stopped is left stopped",
+    "reasons": "every refusal has its reason",
+    "converges": "once faults stop: no step is open, level, record and marks agree, nothing of ours is left over",
+    "rule zero": "our own stopped k3s is started again while no API can be reached",
+    "cycle": "sustained pressure steps down to etcd-only, and calm back up to full",
+    "no bug": "nothing raises what is no error of ours",
+}
+SLACK_SECONDS = 3.0  # true time that small calls take between the gate and the restart
+
+
+class Broken(BaseException):
+    """An invariant does not hold. Not an Exception: nothing of the product may catch it."""
+
+    def __init__(self, invariant: str, text: str) -> None:
+        super().__init__(f"{invariant}: {text}")
+        assert invariant in INVARIANTS
+        self.invariant = invariant
+
+
+class Known:
+    """What is true of one host for the checks alone."""
+
+    def __init__(self) -> None:
+        self.effects = ""  # id of the step that has effects in progress
+        self.ended: Optional[Tuple[float, str]] = None  # boottime and boot of the last step's end
+        self.note_lost = False
+        self.switched: Dict[str, float] = {}  # switch -> since when it is on
+        self.cordoned = False  # by a person, and still so
+        self.calm = True
+        self.uneasy_since = self.uneasy_until = -1e9  # true times of the last stretch without calm
+        self.taken: Optional[Tuple[marks.Intent, float]] = None  # the intent a person took off last, and when
+        self.gap_at = -1e9  # when the last hole in the watcher's samples ended (monotonic)
+        self.sampled: Optional[float] = None
+
+
+class Checks:
+    """Told of every effect as it happens; raises Broken."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._cluster = history.cluster
+        self.counts: Dict[str, int] = {}
+        self.known = {name: Known() for name in history.cluster.hosts}
+        self.forced = False  # a person has caused what only a person can
+        self.lease_at = 0.0  # when the Lease was last written
+        self.tampered_at = -1e9  # when somebody else last wrote it
+        self.late = False  # the write that is told of now arrives late
+
+    def that(self, invariant: str, holds: bool, text: str) -> None:
+        self.counts[invariant] = self.counts.get(invariant, 0) + 1
+        if not holds:
+            raise Broken(invariant, text)
+
+    # -- who acts
+
+    def _acts(self, host: Host, step: str) -> None:
+        """An effect of a step of this host."""
+        known = self.known[host.name]
+        known.effects = step
+        for other in self._cluster.hosts.values():
+            if other is not host:
+                self.that(
+                    "one acts",
+                    not self.known[other.name].effects or self.forced,
+                    f"{host.name} acts while {other.name} has effects of step {self.known[other.name].effects}",
+                )
+
+    def below(self, host: Host) -> bool:
+        node = self._cluster.objects.get(host.name)
+        labelled = node is not None and marks.level_of(node) != FULL
+        return labelled or host.running == ETCD_ONLY or host.record != FULL
+
+    def _alone(self, host: Host) -> None:
+        for other in self._cluster.hosts.values():
+            if other is not host:
+                self.that(
+                    "one below full",
+                    self.forced or not self.below(other),
+                    f"{host.name} goes below full while {other.name} is",
+                )
+
+    def open_step(self, host: Host) -> Optional[marks.Intent]:
+        node = self._cluster.objects.get(host.name)
+        return marks.intent_of(node) if node else None
+
+    def _under_intent(self, process: Process, what: str) -> marks.Intent:
+        """The intent under which an effect on this host happens."""
+        found = self.open_step(process.host)
+        taken = self.known[process.host.name].taken
+        if found is None and taken and self._history.now - taken[1] <= self._window(process):
+            return taken[0]  # a person took it off after the gate was asked for the last time
+        self.that("intent first", found is not None, f"{process.host.name}: {what} without an intent")
+        assert found is not None
+        journal = process.host.state.get("journal")
+        if journal is not None:
+            self.that(
+                "intent first",
+                journal["id"] == found.id,
+                f"{process.host.name}: {what} under the intent {found.id}, the journal says {journal['id']}",
+            )
+        return found
+
+    # -- the cluster
+
+    def lease_written(self, process: Process, before: Lease, after: Lease) -> None:
+        mine = process.host.name
+        theirs = leases.node_of(before.holder)
+        if before.holder and theirs != mine and after.holder != before.holder:
+            given = before.duration_seconds or process.plan.settings.lease_seconds
+            unchanged = (self._history.now - self.lease_at) * process.host.rate
+            self.that(
+                "takeover",
+                unchanged >= given - 0.001,
+                f"{mine} took the Lease from {before.holder} after {unchanged:.1f} s of {given} s",
+            )
+        self.lease_at = self._history.now
+
+    def lease_touched(self) -> None:
+        """Somebody else wrote or deleted it."""
+        self.lease_at = self.tampered_at = self._history.now
+
+    def _holds_lease(self, process: Process, when: str) -> None:
+        lease = self._cluster.lease
+        node = leases.node_of(lease.holder) if lease else ""
+        self.that(
+            "lease held",
+            node == process.host.name or self.tampered_at >= process.began,
+            f"{process.host.name}: the Lease is held by {node or 'nobody'} {when}",
+        )
+
+    def switches_seen(self, name: str) -> None:
+        """After any write of the Node: since when each switch is on."""
+        switched, node = self.known[name].switched, self._cluster.objects[name]
+        for key in (marks.HOLD, marks.PAUSE, marks.DRY_RUN):
+            if not marks.switch(node, key):
+                switched.pop(key, None)
+            else:
+                switched.setdefault(key, self._history.now)
+
+    def node_written(self, process: Process, before: Node, after: Node) -> None:
+        host = self._cluster.hosts[before.name]
+        known = self.known[before.name]
+        self.switches_seen(before.name)
+        for key in {*before.annotations, *after.annotations}:
+            if key.startswith("etcd.k3s.cattle.io/"):
+                self.that(
+                    "members",
+                    before.annotations.get(key) == after.annotations.get(key),
+                    f"annotation {key} of {before.name} was changed",
+                )
+        if before.unschedulable and not after.unschedulable:
+            self.that("cordon", not known.cordoned, f"the cordon a person set on {before.name} was taken off")
+        if process.kind == "people":
+            return
+        was, now = marks.intent_of(before), marks.intent_of(after)
+        if was is None and now is not None:
+            self._intent_written(process, host, now)
+        moved = _marks(before) != _marks(after)
+        if moved:
+            self.that(
+                "intent first", was is not None, f"the marks of {before.name} were changed without an intent"
+            )
+            assert was is not None
+            self.that(
+                "intent first", now is None or now.id == was.id, f"{before.name}: an intent was written over"
+            )
+            if was.start in LEVELS and not self.late:
+                self.that(
+                    "by one",
+                    marks.level_of(after) in (was.start, was.target),
+                    f"{before.name} is marked {marks.level_of(after)} in a step from {was.start} to {was.target}",
+                )
+            self._acts(host, was.id)
+            if marks.level_of(after) != FULL:
+                self._alone(host)
+        if was is not None and now is None:
+            if known.effects and was.start != was.target:
+                known.ended = (host.boottime(), host.boot_id)
+            known.effects = ""
+
+    def _intent_written(self, process: Process, host: Host, intent: marks.Intent) -> None:
+        if self.late:
+            return
+        known, settings = self.known[host.name], process.plan.settings
+        move = direction(intent.start, intent.target)
+        self.that(
+            "by one",
+            abs(LEVELS.index(intent.start) - LEVELS.index(intent.target)) <= 1,
+            f"{host.name}: an intent from {intent.start} to {intent.target}",
+        )
+        journal = host.state.get("journal")
+        repair = move == STAY and journal is None
+        if not repair:
+            self.that(
+                "intent first",
+                journal is not None and journal["id"] == intent.id,
+                f"{host.name}: an intent without its journal",
+            )
+        if not process.plan.automatic:
+            return
+        if move != STAY or repair:
+            on = [switch for switch, since in known.switched.items() if since <= process.began]
+            self.that("switches", not on, f"{host.name} begins a step by itself though {on} is on")
+        if move == STAY or known.ended is None or known.note_lost:
+            known.note_lost = known.note_lost and move == STAY
+            return
+        at, boot = known.ended
+        length = settings.cooldown_down_seconds if move == DOWN else settings.cooldown_up_seconds
+        if boot == host.boot_id:
+            served = host.boottime() - at
+        elif move == DOWN:
+            return
+        else:
+            served = host.boottime()
+        self.that(
+            "cooldown", served >= length - 1.0, f"{host.name} steps {move} {served:.0f} s of {length:.0f} s after"
+        )
+
+    def evicted(self, process: Process, pod: Pod) -> None:
+        if self.late or self.known[process.host.name].taken:
+            return  # an eviction cannot be made conditional on the intent: one that arrives late ends a pod
+        intent = self._under_intent(process, f"pod {pod.name} is evicted")
+        self._acts(process.host, intent.id)
+
+    # -- this server
+
+    def state_written(self, process: Process, name: str, document: Dict[str, Any]) -> None:
+        return
+
+    def note_lost(self, process: Process) -> None:
+        self.known[process.host.name].note_lost = True
+
+    def record_written(self, process: Process, level: str) -> None:
+        host = process.host
+        if level == host.record or process.kind == "people":
+            return
+        intent = self.open_step(host)
+        if intent is not None:
+            self._acts(host, intent.id)
+        else:  # a repair's
+            for other in self._cluster.hosts.values():
+                self.that(
+                    "one acts",
+                    other is host or not self.known[other.name].effects or self.forced,
+                    f"{host.name} writes its record while {other.name} acts",
+                )
+
+    def restarted(self, process: Process, level: str) -> None:
+        host = process.host
+        if process.kind == "people":
+            return
+        intent = self._under_intent(process, f"k3s is restarted for {level}")
+        self.that(
+            "by one",
+            (level in (intent.start, intent.target) and CONTROL_PLANE in (intent.start, intent.target))
+            or level == intent.start == intent.target == ETCD_ONLY,
+            f"{host.name} is restarted for {level} in a step from {intent.start} to {intent.target}",
+        )
+        self._acts(host, intent.id)
+        self._holds_lease(process, f"when k3s is restarted for {level}")
+        window = self._window(process)
+        others = [other for other in self._cluster.hosts.values() if other is not host]
+        whole = sum(other.up() or self._history.now - other.down_at <= window for other in others)
+        voters = sum(not member.learner for member in self._cluster.members)
+        self.that(
+            "quorum",
+            2 * whole > voters or host.at() == "",
+            f"{host.name} is restarted for {level} with {whole} of {voters - 1} others up",
+        )
+
+    def _window(self, process: Process) -> float:
+        """True seconds since which the gate must have been asked, where k3s is restarted now."""
+        paused = process.paused - process.paused_at_gate  # nobody can ask while it is stopped
+        return GATE_AGE_SECONDS / process.host.rate + SLACK_SECONDS + paused
+
+    def applied(self, process: Process, level: str) -> None:
+        if process.restart_began and process.kind != "people":
+            self._holds_lease(process, f"when {level} was applied")
+
+    def started(self, process: Process) -> None:
+        self.that(
+            "started",
+            "journal" in process.host.state or process.kind == "people",
+            f"{process.host.name} was started, though no step of ours is open",
+        )
+
+    # -- deciding
+
+    def sampled(self, watcher: Watcher) -> None:
+        """Before each decision: whether samples are missing."""
+        host = watcher.host
+        known, now = self.known[host.name], host.monotonic()
+        hole = 3 * watcher.settings.sample_seconds
+        if known.sampled is None or not 0 <= now - known.sampled <= hole + 1:
+            known.gap_at = now
+        known.sampled = now
+
+    def decided(self, watcher: Watcher, decision: policy.Decision) -> None:
+        if decision.action != UP:
+            return
+        host, settings = watcher.host, watcher.settings
+        known = self.known[host.name]
+        asked = settings.sustain_up_seconds
+        self.that(
+            "calm",
+            decision.reading.pressure is not None and decision.reading.available is not None,
+            f"{host.name} goes up on an unknown reading",
+        )
+        # a reading is of a whole window: what is shorter than that need not show
+        until = known.uneasy_until if known.calm else self._history.now
+        lasted = (until - known.uneasy_since) * host.rate
+        truly = (self._history.now - until) * host.rate
+        shows = settings.pressure_window_seconds + settings.sample_seconds
+        self.that(
+            "calm", truly >= asked - 1 or lasted < shows, f"{host.name} goes up after {truly:.0f} s of true calm"
+        )
+        seen = host.monotonic() - known.gap_at
+        self.that("calm", seen >= asked - 1, f"{host.name} goes up {seen:.0f} s after a hole in its samples")
+
+    def raised(self, process: Process, error: BaseException) -> None:
+        if isinstance(error, StepRefused):
+            self._history.count(f"refused: {error.reason}")
+            self.that("reasons", error.reason != "other", f"refused without a reason: {error}")
+
+
+def _marks(node: Node) -> Tuple[object, ...]:
+    taints = [taint for taint in node.taints if taint.key == marks.LEVEL]
+    return node.labels.get(marks.LEVEL), taints, node.unschedulable

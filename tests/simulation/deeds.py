@@ -1,0 +1,389 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What people, other tools and hosts do in a history, besides what the product does: one function a deed.
+
+Each is drawn by weight from `DEEDS` at random moments and sees to what follows from it. Faults of single calls are
+`faults`; what the product's own commands do is driven here, but is the product's code.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Callable, Tuple
+
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import marks, reconcile, walk
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.levels import (
+    CONTROL_PLANE,
+    DOWN,
+    ETCD_ONLY,
+    FULL,
+    UP,
+)
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.model import Lease, Member, Pod
+
+from .cluster import RUNNING, STOPPED, Host
+
+if TYPE_CHECKING:
+    from .history import History
+
+KURED = "weave.works/kured-reboot-in-progress"
+
+
+def _any(history: History) -> Host:
+    return history.random.choice(list(history.cluster.hosts.values()))
+
+
+def _busiest(history: History) -> Host:
+    """A host that has a step open or is below full, if there is one: where deeds hurt most."""
+    found = [host for host in history.cluster.hosts.values() if "journal" in host.state or history.checks.below(host)]
+    return history.random.choice(found) if found and history.random.random() < 0.7 else _any(history)
+
+
+def _other(history: History, host: Host) -> Host:
+    return history.random.choice([other for other in history.cluster.hosts.values() if other is not host])
+
+
+# -- memory
+
+
+def pressure(history: History) -> None:
+    """Memory runs short on a host for a while, or only seems to."""
+    random, host = history.random, _busiest(history)
+    for _wave in range(random.randint(1, 2)):
+        kind = random.choice(("stall", "floor", "thrashing container", "between"))
+        share, available = {
+            "stall": (random.uniform(0.25, 0.9), random.uniform(0.1, 0.4)),
+            "floor": (random.uniform(0.0, 0.1), random.uniform(0.01, 0.07)),
+            "thrashing container": (random.uniform(0.25, 0.9), random.uniform(0.7, 0.9)),
+            "between": (random.uniform(0.0, 0.15), random.uniform(0.085, 0.13)),
+        }[kind]
+        history.count(f"pressure: {kind}")
+        history.press(host, share, available)
+    history.later_on(random.uniform(60.0, 700.0), lambda: history.press(host, 0.0, 0.6))
+
+
+# -- the product's commands, by hand
+
+
+def step_by_hand(history: History) -> None:
+    random, host = history.random, _busiest(history)
+    where = random.choice((DOWN, UP, UP, FULL, CONTROL_PLANE, ETCD_ONLY, ETCD_ONLY, ETCD_ONLY))
+    process = history.by_hand(host, hold=random.random() < 0.5, wait=random.choice((0.0, 0.0, 60.0)))
+    if process:
+        process.run(walk.walk(process.plan, where), history.ended)
+
+
+def settle_by_hand(history: History) -> None:
+    process = history.by_hand(_busiest(history))
+    if process:
+        process.run(reconcile.settle(process.plan), history.ended)
+
+
+def two_at_once(history: History) -> None:
+    """Every server is told to step in the same instant."""
+    for host in history.cluster.hosts.values():
+        process = history.by_hand(host, hold=False)
+        if process:
+            process.run(walk.walk(process.plan, DOWN), history.ended)
+
+
+# -- switches, marks and Lease, by hand
+
+
+def switch_on(history: History) -> None:
+    random, host = history.random, _busiest(history)
+    key = random.choice((marks.HOLD, marks.PAUSE, marks.DRY_RUN))
+    if history.switch(host, key, True):
+        history.later_on(random.uniform(60.0, 600.0), lambda: history.switch(host, key, False))
+
+
+def cordon(history: History) -> None:
+    """A person cordons a server, whatever goes on there; most take it off again."""
+    random, host = history.random, _busiest(history)
+    if history.person_cordons(host) and random.random() < 0.7:
+        history.later_on(random.uniform(30.0, 400.0), lambda: history.person_uncordons(host))
+
+
+def uncordon(history: History) -> None:
+    history.person_uncordons(_busiest(history))
+
+
+def kured(history: History) -> None:
+    """Another tool drains and reboots a server."""
+    host = _any(history)
+    if host.name not in history.cluster.objects or not history.person_cordons(host):
+        return
+    history.cluster.annotate(host.name, KURED, "now")
+
+    def done() -> None:
+        if host.name in history.cluster.objects:
+            history.cluster.annotate(host.name, KURED, None)
+        history.person_uncordons(host)
+
+    if history.random.random() < 0.5:
+        history.later_on(5.0, lambda: reboot_host(history, host))
+    history.later_on(history.random.uniform(60.0, 300.0), done)
+
+
+def lease_deleted(history: History) -> None:
+    cluster = history.cluster
+    if cluster.lease is None:
+        return
+    history.lease(None)
+    history.later_on(
+        history.random.uniform(1.0, 200.0), lambda: cluster.lease or history.lease(Lease("", None, "", "", 0, ""))
+    )
+
+
+def lease_rewritten(history: History) -> None:
+    """By hand, by another tool, or by a server that is gone."""
+    random, cluster = history.random, history.cluster
+    if cluster.lease is None:
+        return
+    holder = random.choice(("somebody", "gone-node/1", f"{_any(history).name}/dead", "", ""))
+    history.lease(Lease(holder, random.choice((None, 30, 60, 240)), "", "", 0, ""))
+
+
+def intent_deleted(history: History) -> None:
+    """A person takes the mark of an open step off."""
+    host = _busiest(history)
+    node = history.cluster.objects.get(host.name)
+    if node is not None and marks.INTENT in node.annotations:
+        intent = marks.intent_of(node)
+        assert intent is not None
+        history.cluster.annotate(host.name, marks.INTENT, None)
+        known = history.checks.known[host.name]
+        known.effects, known.taken = "", (intent, history.now)
+        history.count("deed: intent taken off by hand")
+
+
+def node_touched(history: History) -> None:
+    """kubelet and controllers write Nodes all the time: a conflict for whoever read before."""
+    for name in tuple(history.cluster.objects):
+        history.cluster.set_node(name)
+
+
+# -- k3s and its host
+
+
+def stop_by_hand(history: History) -> None:
+    """`docker stop`, and some time later `docker start`."""
+    host = _busiest(history)
+    if host.powered and host.k3s == RUNNING:
+        host.stop()
+        history.stopped_by_hand.add(host.name)
+
+        def start() -> None:
+            history.stopped_by_hand.discard(host.name)
+            if host.powered and host.k3s == STOPPED:
+                host.start()
+
+        history.later_on(history.random.uniform(10.0, 500.0), start)
+
+
+def restart_by_hand(history: History) -> None:
+    host = _busiest(history)
+    if host.powered and host.k3s == RUNNING:
+        host.restart()
+
+
+def recreated(history: History) -> None:
+    """The container is made anew and its link to the record is lost."""
+    host = _busiest(history)
+    if host.powered and host.k3s == RUNNING:
+        if host.record != FULL:
+            host.linked = False
+            history.count("fault: the record's link is lost")
+        host.restart()
+
+
+def record_changed(history: History) -> None:
+    """Somebody writes another level into the record and restarts k3s."""
+    host = _any(history)
+    if not host.powered or host.k3s != RUNNING:
+        return
+    level = history.random.choice((FULL, FULL, ETCD_ONLY))
+    if level != FULL:
+        history.checks.forced = True
+    host.record, host.linked = level, True
+    host.restart()
+
+
+def reboot(history: History) -> None:
+    reboot_host(history, _busiest(history))
+
+
+def reboot_host(history: History, host: Host, away: float = 0.0) -> None:
+    if not host.powered:
+        return
+    history.power_off(host)
+    history.later_on(away or history.random.uniform(5.0, 60.0), lambda: history.power_on(host))
+
+
+def power_cut(history: History) -> None:
+    reboot_host(history, _busiest(history), history.random.uniform(100.0, 900.0))
+
+
+def sleep(history: History) -> None:
+    host = _busiest(history)
+    if host.powered and host.asleep_until <= history.now:
+        host.sleep(history.random.uniform(10.0, 900.0))
+
+
+def isolation(history: History) -> None:
+    host = _busiest(history)
+    if host.powered:
+        host.isolate(history.random.uniform(10.0, 400.0))
+
+
+def clock_jump(history: History) -> None:
+    host = _any(history)
+    host.wall += history.random.choice((-1.0, 1.0)) * history.random.uniform(60.0, 1e6)
+
+
+def watcher_killed(history: History) -> None:
+    """The service's container is killed, with every process in it."""
+    history.kill_service(_busiest(history))
+
+
+# -- what lasts a while
+
+
+def api_cut(history: History) -> None:
+    host = _busiest(history)
+    history.faults.cut_until[host.name] = history.now + history.random.uniform(5.0, 200.0)
+
+
+def certificate_expired(history: History) -> None:
+    host = _busiest(history)
+    history.faults.expired_until[host.name] = history.now + history.random.uniform(30.0, 300.0)
+
+
+def forbidden(history: History) -> None:
+    host = _busiest(history)
+    what = history.random.choice(
+        ("get leases", "update leases", "list nodes", "get nodes", "patch nodes", "list leases", "list pods",
+         "create pods/eviction", "create events")
+    )  # fmt: skip
+    history.faults.forbidden[host.name] = (what, history.now + history.random.uniform(30.0, 300.0))
+
+
+def large_answers_hang(history: History) -> None:
+    host = _busiest(history)
+    history.faults.large_hangs_until[host.name] = history.now + history.random.uniform(20.0, 200.0)
+
+
+def slow(history: History) -> None:
+    host = _busiest(history)
+    history.faults.slow_until[host.name] = history.now + history.random.uniform(20.0, 200.0)
+
+
+def disk_full(history: History) -> None:
+    host = _busiest(history)
+    host.full_disk_until = history.now + history.random.uniform(10.0, 300.0)
+
+
+def docker_down(history: History) -> None:
+    host = _busiest(history)
+    host.docker_down_until = history.now + history.random.uniform(5.0, 200.0)
+
+
+def restart_denied(history: History) -> None:
+    host = _busiest(history)
+    host.denied_until = history.now + history.random.uniform(60.0, 600.0)
+
+
+def incurable(history: History) -> None:
+    host = _busiest(history)
+    host.incurable = True
+    history.later_on(history.random.uniform(100.0, 600.0), lambda: setattr(host, "incurable", False))
+
+
+# -- pods and members
+
+
+def pods(history: History) -> None:
+    random, host = history.random, _busiest(history)
+    mine = history.cluster.pods[host.name]
+    for number in range(random.randint(1, 3)):
+        name = f"{host.name}-{len(mine)}-{number}-{int(history.now)}"
+        kind = random.choice(("plain", "plain", "budget", "endless", "ownerless", "daemon", "mirror", "finished"))
+        owner = {"ownerless": "", "daemon": "DaemonSet", "mirror": "Node"}.get(kind, "ReplicaSet")
+        mine.append(Pod("default", name, f"uid-{name}", owner, kind == "mirror", kind == "finished", False))
+        if kind == "budget":
+            history.cluster.stuck[name] = "Cannot evict pod as it would violate the pod's disruption budget"
+        elif kind == "endless":
+            history.cluster.stuck[name] = ""
+
+
+def odd_member(history: History) -> None:
+    """A member is added that never starts, or learns for long."""
+    random, cluster = history.random, history.cluster
+    learner = random.random() < 0.5
+    name = "new-0" if learner else ""
+    member = Member(str(random.randint(2000, 9000)), name, ("https://10.0.1.9:2380",), (), learner)
+    cluster.members.append(member)
+
+    def gone() -> None:
+        cluster.members = [other for other in cluster.members if other.id != member.id]
+
+    history.later_on(random.uniform(30.0, 300.0), gone)
+
+
+def voter_lost(history: History) -> None:
+    """A peer's etcd says that it is no voter."""
+    host = _any(history)
+    if host.name in history.cluster.objects:
+        history.cluster.set_node(host.name, etcd_is_voter=False)
+
+        def again() -> None:
+            if host.name in history.cluster.objects:
+                history.cluster.set_node(host.name, etcd_is_voter=True)
+
+        history.later_on(history.random.uniform(30.0, 300.0), again)
+
+
+def node_deleted(history: History) -> None:
+    """The one deed that nothing can mend: k3s removes the member."""
+    host = _busiest(history)
+    if history.spoilt or host.name not in history.cluster.objects or history.random.random() < 0.7:
+        return
+    history.spoil(host, "its Node was deleted")
+    history.cluster.delete_node(host.name)
+
+
+DEEDS: Tuple[Tuple[Callable[[History], None], int], ...] = (
+    (pressure, 12),
+    (step_by_hand, 20),
+    (settle_by_hand, 2),
+    (two_at_once, 4),
+    (switch_on, 4),
+    (cordon, 3),
+    (uncordon, 1),
+    (kured, 2),
+    (lease_deleted, 3),
+    (lease_rewritten, 3),
+    (intent_deleted, 2),
+    (node_touched, 3),
+    (stop_by_hand, 2),
+    (restart_by_hand, 1),
+    (recreated, 2),
+    (record_changed, 1),
+    (reboot, 3),
+    (power_cut, 2),
+    (sleep, 2),
+    (isolation, 2),
+    (clock_jump, 2),
+    (watcher_killed, 3),
+    (api_cut, 2),
+    (certificate_expired, 2),
+    (forbidden, 3),
+    (large_answers_hang, 2),
+    (slow, 2),
+    (disk_full, 4),
+    (docker_down, 2),
+    (restart_denied, 3),
+    (incurable, 1),
+    (pods, 6),
+    (odd_member, 2),
+    (voter_lost, 2),
+    (node_deleted, 1),
+)

@@ -1,0 +1,419 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One simulated history: a cluster, its troubles, their end, and what must come of it.
+
+1. Troubles: people and hosts do `deeds`, calls and processes fail as `faults` says.
+2. Calm: nothing fails any more, and people put right what only they can. Everything must settle.
+3. Cycle: one server comes under pressure and must go down to etcd-only; the pressure passes and it must come back.
+
+A history is wholly worked out from its seed. Breaks raise `checks.Broken`.
+"""
+
+from __future__ import annotations
+
+import random as randoms
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set
+
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import marks, step, walk
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.errors import RegradeError
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.levels import (
+    ETCD_ONLY,
+    FULL,
+    UP,
+)
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.model import Lease
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.requests import (
+    CurrentLevel,
+    ReadNode,
+)
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.settings import Settings, load
+
+from . import deeds
+from .checks import Broken, Checks
+from .cluster import LOOPING, RUNNING, STOPPED, TOTAL, Cluster, Host
+from .faults import Faults
+from .process import Process
+from .scheduler import Actor, Scheduler
+from .watcher import Watcher
+
+# Short, and in the relations that `settings` asks for.
+TIMES = {
+    "SAMPLE_SECONDS": "30",
+    "PRESSURE_WINDOW_SECONDS": "90",
+    "SUSTAIN_DOWN_SECONDS": "60",
+    "SUSTAIN_UP_SECONDS": "90",
+    "COOLDOWN_DOWN_SECONDS": "100",
+    "COOLDOWN_UP_SECONDS": "150",
+    "SETTLE_SECONDS": "60",
+    "DRAIN_TIMEOUT_SECONDS": "10",
+    "BOOT_TIMEOUT_SECONDS": "60",
+    "TRAP_WAIT_SECONDS": "60",
+    "HEADROOM_ETCD_ONLY": "200MiB",
+}
+SETTLE_WITHIN = 6000.0  # true seconds of calm within which all must have settled
+DOWN_WITHIN = 3000.0  # of pressure, within which the server must be at etcd-only
+UP_WITHIN = 9000.0  # of calm again: relapses make it wait up to an hour for each level
+LOOK_SECONDS = 30.0
+_SETTINGS: Dict[tuple[str, ...], Settings] = {}
+
+
+class Result(NamedTuple):
+    """What one history came to."""
+
+    seed: int
+    counts: Dict[str, int]
+    checked: Dict[str, int]
+    steps: int
+    cycles: int
+    simulated: float  # seconds
+    events: int
+
+
+def _settings(name: str, **more: str) -> Settings:
+    key = (name, *more.values())
+    if key not in _SETTINGS:
+        pairs = {"NODE_NAME": name, "KUBE_SERVER": "https://10.0.0.9:6443", **TIMES, **more}
+        _SETTINGS[key] = load("", pairs)
+    return _SETTINGS[key]
+
+
+class History:
+    """`trace`: what is told goes into `lines`, for a person."""
+
+    def __init__(self, seed: int, trace: bool = False) -> None:
+        self.seed = seed
+        self.scheduler = Scheduler(seed)
+        self.random: randoms.Random = self.scheduler.random
+        self.lines: List[str] = []
+        self._trace = trace
+        random = self.random
+        count = random.choice((3, 3, 3, 3, 4, 5, 5, 7))
+        self.cluster = Cluster(self.scheduler, count)
+        self.faults = Faults(random)
+        self.checks = Checks(self)
+        self.counts: Dict[str, int] = {}
+        self.steps = self.cycles = 0
+        self.automatic = random.random() < 0.85
+        more = {
+            "STEP_UP": "automatic" if self.automatic else "manual",
+            "DRAIN_REMAINING": random.choice(("end", "end", "refuse")),
+            "DRAIN_PODS_WITHOUT_OWNER": random.choice(("refuse", "end")),
+        }
+        self.settings = {name: _settings(name, **more) for name in self.cluster.hosts}
+        self.hole_rate = random.choice((0.0, 0.02, 0.2))
+        self.unreadable_rate = random.choice((0.0, 0.01, 0.1))
+        self.starved: Set[str] = set()  # hosts whose watcher gets the CPU seldom
+        self.stopped_by_hand: Set[str] = set()
+        self.spoilt: Dict[str, str] = {}  # host -> why it can never step again
+        self.watchers: Dict[str, List[Watcher]] = {name: [] for name in self.cluster.hosts}
+        self._begun: List[tuple[Actor, Callable[[], Any]]] = []  # what a deed will still do
+        self._processes = 0
+        self._was = dict.fromkeys(self.cluster.hosts, FULL)
+        self._lowest: Dict[str, bool] = dict.fromkeys(self.cluster.hosts, False)
+
+    @property
+    def now(self) -> float:
+        return self.scheduler.now
+
+    def count(self, name: str) -> None:
+        self.counts[name] = self.counts.get(name, 0) + 1
+        if self._trace:
+            self._line(f"  ({name})")
+
+    def told(self, process: Optional[Process], text: str) -> None:
+        if self._trace:
+            self._line(f"{process.plan.holder}: {text}" if process else text)
+
+    def _line(self, text: str) -> None:
+        self.lines.append(f"{self.now:10.3f}  {text}")
+
+    # -- what deeds and processes do to it
+
+    def later_on(self, after: float, what: Callable[[], Any]) -> None:
+        """What follows from a deed; at the end of all troubles it follows at once."""
+        actor = self.scheduler.call(after, what)
+        self._begun.append((actor, what))
+
+    def later(self, after: float, effect: Callable[[], Any]) -> None:
+        """A write that arrives late: what it is refused with, nobody hears."""
+
+        def arrive() -> None:
+            self.checks.late = True
+            try:
+                effect()
+            except RegradeError:
+                pass
+            finally:
+                self.checks.late = False
+
+        self.scheduler.call(after, arrive)
+
+    def process(
+        self, host: Host, automatic: bool, hold: bool = True, wait: float = 0.0, kind: str = "step"
+    ) -> Process:
+        self._processes += 1
+        plan = step.Plan(
+            host.name, f"{host.name}/{self._processes:04x}", self.settings[host.name], automatic, hold, wait
+        )
+        return Process(self, host, plan, kind)
+
+    def by_hand(self, host: Host, hold: bool = True, wait: float = 0.0) -> Optional[Process]:
+        """A command a person runs there; None where nobody can."""
+        return self.process(host, False, hold, wait) if host.powered and host.asleep_until <= self.now else None
+
+    def ended(self, result: Any, error: Optional[BaseException]) -> None:
+        self.told(None, f"a command ended: {error or result}")
+
+    def alert(self, process: Process) -> step.Steps[None]:
+        yield CurrentLevel()
+        node = yield ReadNode(process.host.name)
+        yield from step.tell(node, "Warning", "RegradeExhausted", "at its lowest level")
+
+    def press(self, host: Host, share: float, available: float) -> None:
+        settings, known = self.settings[host.name], self.checks.known[host.name]
+        counted = share if available < settings.pressure_ceiling else 0.0
+        calm = counted < settings.pressure_threshold and available >= 0.35  # above each floor and headroom
+        thin = host.share and host.available >= 0.35 * TOTAL  # only a stall: it shows over a window
+        if not calm and (known.calm or (available >= 0.35 and not thin)):
+            known.uneasy_since = self.now
+        elif calm and not known.calm:
+            known.uneasy_until = self.now
+        known.calm = calm
+        host.press(share, available)
+        self.told(None, f"{host.name}: pressure {share:.2f}, available {available:.2f}")
+
+    def switch(self, host: Host, key: str, on: bool) -> bool:
+        """A person's annotation on the Node; whether it was set or taken off."""
+        node = self.cluster.objects.get(host.name)
+        if node is None or marks.switch(node, key) == on:
+            return False
+        self.cluster.annotate(host.name, key, "true" if on else None)
+        self.checks.switches_seen(host.name)
+        self.count(f"deed: {key.rpartition('-')[2]} {'on' if on else 'off'}")
+        return True
+
+    def person_cordons(self, host: Host) -> bool:
+        node = self.cluster.objects.get(host.name)
+        if node is None or node.unschedulable:
+            return False
+        self.cluster.set_node(host.name, unschedulable=True, cordoned_by=("kubectl",))
+        self.checks.known[host.name].cordoned = True
+        return True
+
+    def person_uncordons(self, host: Host) -> None:
+        node = self.cluster.objects.get(host.name)
+        if node is not None and node.unschedulable:
+            self.cluster.set_node(host.name, unschedulable=False, cordoned_by=())
+        self.checks.known[host.name].cordoned = False
+
+    def lease(self, lease: Optional[Lease]) -> None:
+        """Somebody writes or deletes it."""
+        self.cluster.set_lease(lease)
+        self.checks.lease_touched()
+
+    def spoil(self, host: Host, why: str) -> None:
+        self.spoilt[host.name] = why
+        self.checks.forced = True
+
+    def kill_service(self, host: Host) -> None:
+        """Every process of the service ends; Docker starts the watcher again."""
+        for watcher in self.watchers[host.name]:
+            watcher.die()
+        had = len(self.watchers[host.name])
+        self.watchers[host.name] = []
+        host.kill_processes()
+        if host.powered:
+            self.scheduler.call(self.random.uniform(1.0, 20.0), lambda: self._watch(host, had))
+
+    def power_off(self, host: Host) -> None:
+        self.kill_service(host)
+        host.power_off()
+
+    def power_on(self, host: Host) -> None:
+        if not host.powered:
+            host.power_on()
+            self.scheduler.call(self.random.uniform(1.0, 20.0), lambda: self._watch(host, 1))
+
+    def _watch(self, host: Host, number: int) -> None:
+        if host.powered and not self.watchers[host.name]:
+            self.watchers[host.name] = [Watcher(self, host) for _each in range(max(1, number))]
+
+    def on_left_stopped(self, host: Host) -> None:
+        """A restart has left k3s stopped: at times a peer goes too, and no API can be reached."""
+        others = [other for other in self.cluster.hosts.values() if other is not host and other.powered]
+        if len(self.cluster.hosts) != 3 or len(others) != 2 or self.spoilt or self.random.random() < 0.3:
+            return
+        peer = self.random.choice(others)
+        self.count("fault: own server and a peer down with the journal open")
+        self.power_off(peer)
+        began = self.now
+        starts = host.starts
+
+        def look() -> None:
+            if host.starts != starts or not host.powered or "journal" not in host.state:
+                self.power_on(peer)
+                self.checks.that("rule zero", True, "")
+            elif self.now - began > 1200.0 and host.name not in self.stopped_by_hand:
+                self.checks.that(
+                    "rule zero", False, f"{host.name} is stopped with a step open, and nothing starts it"
+                )
+            else:
+                self.scheduler.call(20.0, look)
+
+        self.scheduler.call(20.0, look)
+
+    # -- the history
+
+    def run(self) -> Result:
+        """Raises Broken."""
+        try:
+            self._run()
+        except (Broken, RegradeError):
+            raise
+        except Exception as error:
+            raise Broken("no bug", f"{type(error).__name__}: {error}") from error
+        self.checks.that("no bug", True, "")
+        return Result(
+            self.seed, self.counts, self.checks.counts, self.steps, self.cycles, self.now, self.scheduler.events
+        )
+
+    def _run(self) -> None:
+        random, cluster = self.random, self.cluster
+        for host in cluster.hosts.values():
+            self._watch(host, 2 if random.random() < 0.1 else 1)
+        troubles = random.uniform(200.0, 1500.0)
+        choices, weights = zip(*deeds.DEEDS)
+        for deed in random.choices(choices, weights, k=random.choice((4, 10, 20, 30))):
+            self.scheduler.call(random.uniform(5.0, troubles), self._doing(deed))
+        self._until(troubles)
+        self._calm()
+        if self.spoilt or self.checks.forced:
+            self._until(self.now + 900.0)
+            return
+        self._settles()
+        if all(self._idle(host) for host in cluster.hosts.values()):
+            self._cycle()
+
+    def _doing(self, deed: Callable[[History], None]) -> Callable[[], None]:
+        def do() -> None:
+            self.count(f"deed: {deed.__name__.replace('_', ' ')}")
+            deed(self)
+
+        return do
+
+    def _until(self, end: float) -> None:
+        """Runs, and counts what the servers went through."""
+        while self.now < end:
+            self.scheduler.run(min(end, self.now + LOOK_SECONDS))
+            for name, node in self.cluster.objects.items():
+                level = marks.level_of(node)
+                if level != self._was[name]:
+                    self._was[name] = level
+                    self.steps += 1
+                    if level == ETCD_ONLY:
+                        self._lowest[name] = True
+                    elif level == FULL and self._lowest[name]:
+                        self._lowest[name] = False
+                        self.cycles += 1
+
+    def _calm(self) -> None:
+        """Nothing fails any more, and people put right what only they can."""
+        self._line("all troubles end")
+        cluster = self.cluster
+        self.faults.end()
+        self.hole_rate = self.unreadable_rate = 0.0
+        for actor, what in self._begun:
+            if actor.alive:
+                actor.alive = False
+                what()
+        for host in cluster.hosts.values():
+            self.power_on(host)
+            host.isolated_until = min(host.isolated_until, self.now)
+            host.asleep_until = min(host.asleep_until, self.now)
+            host.full_disk_until = host.docker_down_until = host.denied_until = 0.0
+            host.loops_at, host.incurable = "", False
+            if host.k3s == LOOPING or (host.k3s == STOPPED and "journal" not in host.state):
+                host.start()
+            self.press(host, 0.0, 0.6)
+            self.person_uncordons(host) if self.checks.known[host.name].cordoned else None
+            cluster.pods[host.name] = []
+        if cluster.lease is None:
+            self.lease(Lease("", None, "", "", 0, ""))
+
+    def problem(self, host: Host) -> str:
+        """Why this server has not settled, "" where it has."""
+        node, lease = self.cluster.objects[host.name], self.cluster.lease
+        if "journal" in host.state:
+            return "its journal is open"
+        if marks.intent_of(node):
+            return "its Node shows a step"
+        if lease is not None and lease.holder.startswith(f"{host.name}/") and "dead" not in lease.holder:
+            return f"the Lease is left with {lease.holder}"
+        level = host.at()
+        if host.k3s != RUNNING or not level:
+            return f"k3s is {host.k3s}, its level not known"
+        if host.record != level:
+            return f"it runs at {level}, recorded is {host.record}"
+        if not marks.agrees(node, level):
+            return f"it runs at {level}, its marks say {marks.level_of(node)}"
+        if level == FULL and node.unschedulable and not self.checks.known[host.name].cordoned:
+            return "it is cordoned at full"
+        if self.automatic and level != FULL:
+            return f"it is at {level} by now"
+        return ""
+
+    def _settles(self) -> None:
+        """All must settle; where STEP_UP is manual a person brings the servers back."""
+        end = self.now + SETTLE_WITHIN
+        while True:
+            self._until(self.now + 60.0)
+            for host in self.cluster.hosts.values():
+                for key in (marks.PAUSE, marks.DRY_RUN, marks.HOLD):
+                    self.switch(host, key, False)
+            problems = {host.name: self.problem(host) for host in self.cluster.hosts.values()}
+            if not any(problems.values()) and all(self._idle(host) for host in self.cluster.hosts.values()):
+                break
+            if self.now > end:
+                self.checks.that("converges", False, "; ".join(f"{n}: {p}" for n, p in problems.items() if p))
+                return
+            if not self.automatic and not any(problems.values()):
+                self._people_bring_back()
+        self.checks.that("converges", True, "")
+
+    def _people_bring_back(self) -> None:
+        for host in self.cluster.hosts.values():
+            if host.at() not in ("", FULL) and not host.processes:
+                process = self.by_hand(host, wait=60.0)
+                if process:
+                    process.run(walk.walk(process.plan, UP), self.ended)
+                return
+
+    def _idle(self, host: Host) -> bool:
+        return host.at() == FULL and not host.processes
+
+    def _cycle(self) -> None:
+        """Pressure that lasts, on one server, and then its end."""
+        random, cycles = self.random, self.cycles
+        host = random.choice(list(self.cluster.hosts.values()))
+        self._line(f"{host.name} comes under pressure")
+        if random.random() < 0.5:
+            self.starved.add(host.name)
+        kind = random.random()
+        self.press(host, *((random.uniform(0.3, 0.9), 0.2) if kind < 0.6 else (0.0, random.uniform(0.01, 0.06))))
+        end = self.now + DOWN_WITHIN
+        while self.checks.that("cycle", True, "") or marks.level_of(self.cluster.objects[host.name]) != ETCD_ONLY:
+            if self.now > end:
+                self.checks.that("cycle", False, f"{host.name} is under pressure and does not step down")
+            self._until(self.now + LOOK_SECONDS)
+        self.starved.clear()
+        self._line(f"{host.name}: the pressure passes")
+        self.press(host, 0.0, 0.6)
+        end = self.now + UP_WITHIN
+        while self.cycles == cycles or not self._idle(host):
+            if self.now > end:
+                self.checks.that("cycle", False, f"{host.name} is calm and does not step up")
+            self._until(self.now + LOOK_SECONDS)
+            if not self.automatic and marks.level_of(self.cluster.objects[host.name]) != FULL:
+                self._people_bring_back()
+        self._until(self.now + 60.0)
+        problem = self.problem(host)
+        self.checks.that("converges", not problem, f"{host.name} after its cycle: {problem}")
