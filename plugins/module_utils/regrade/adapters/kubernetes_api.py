@@ -33,6 +33,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from ..core.model import Eviction, Lease, Node, NodeChange, PeerAnswer, Pod, Taint
 from ..ports import ClusterError, Conflict, Forbidden, Missing, Unreachable
 from .bounded import OutOfTime, within
+from .kubernetes_rest import rest
 from .odd_json import mapping, mappings, number, parsed, string_pairs, text, texts
 
 if TYPE_CHECKING:
@@ -605,7 +606,6 @@ def _send(
 ) -> _Answer:
     """One request to one server, sent once. Raises _NotSent, _Unknown."""
     import urllib3.exceptions as wrong
-    from kubernetes.client.exceptions import ApiException
 
     client = _client(access, url)
     headers = {"Accept": "application/json", "User-Agent": FIELD_MANAGER}
@@ -629,7 +629,7 @@ def _send(
         raise _Unknown(str(error)) from None
     except (wrong.NewConnectionError, wrong.ConnectTimeoutError, wrong.NameResolutionError) as error:
         raise _NotSent(_plain(error)) from None
-    except ApiException as error:  # status 0: TLS, wrapped by the library
+    except rest().error as error:  # status 0: TLS, wrapped by the library
         raise _NotSent(_plain_tls(str(error.reason))) from None
     except wrong.SSLError as error:
         raise _NotSent(_plain_tls(str(error))) from None
@@ -642,17 +642,15 @@ def _send(
 def _client(access: _Access, url: str) -> Any:
     client = access.clients.get(url)
     if client is None:
-        from kubernetes.client.configuration import Configuration
-        from kubernetes.client.rest import RESTClientObject
-
-        configuration = Configuration(host=url)
+        library = rest()
+        configuration = library.configuration(host=url)
         configuration.proxy = None  # peers are asked directly, whatever the environment says
         configuration.retries = False
         configuration.ca_cert_data = access.credentials.ca
         if access.files:
             configuration.cert_file, configuration.key_file = access.files
         configuration.connection_pool_maxsize = 2  # the step and the thread that renews the Lease
-        client = access.clients[url] = RESTClientObject(configuration)
+        client = access.clients[url] = library.client(configuration)
     return client
 
 
