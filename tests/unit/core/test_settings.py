@@ -126,7 +126,7 @@ def test_port_0_leaves_k3s_own() -> None:
 @pytest.mark.parametrize(
     ("changes", "total", "told"),
     [
-        ({}, GIB // 2, "MEMAVAILABLE_FLOOR=8% is 40MiB on this host of 512MiB, not more than the 64MiB"),
+        ({}, GIB // 2, "MEMAVAILABLE_FLOOR=8% is 40MiB on this host of 512MiB, not more than the 48MiB"),
         (
             {"MEMAVAILABLE_FLOOR": "600MiB"},
             GIB,

@@ -9,7 +9,12 @@ from typing import Any
 
 import yaml
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.adapters import priority
-from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.settings import KEYS, load
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.settings import (
+    KEYS,
+    STEP_PEAK_BYTES,
+    load,
+)
+from ansible_collections.exadev.k3s_regrade.tests.bench.limits import RSS_KIB
 from jinja2 import Environment, StrictUndefined
 
 ROLE = Path(__file__).resolve().parents[3] / "roles" / "github_runner_cluster"
@@ -85,6 +90,13 @@ def test_the_service_is_protected_where_the_host_allows_it_and_starts_where_not(
     assert service["cpu_shares"] > 1024, "Docker's own default"
     forbidden = rendered("compose.yaml.j2", __github_runner_cluster_may_protect=False)
     assert "oom_score_adj" not in yaml.safe_load(forbidden)["services"]["regrade"]
+
+
+def test_the_services_memory_limit_covers_the_watcher_and_two_steps() -> None:
+    service = yaml.safe_load(rendered("compose.yaml.j2"))["services"]["regrade"]
+    limit = int(service["mem_limit"].removesuffix("m")) << 20
+    assert limit >= 2 * (RSS_KIB << 10) + 2 * STEP_PEAK_BYTES
+    assert service["pids_limit"] >= 64
 
 
 def test_one_base_image_is_named_everywhere() -> None:
