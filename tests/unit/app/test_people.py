@@ -329,6 +329,21 @@ def test_a_server_that_comes_back_and_steps_anew_meanwhile_keeps_its_step() -> N
     assert cluster.node(DEAD).annotations[marks.INTENT] == other
 
 
+def test_a_server_that_comes_back_and_goes_on_meanwhile_keeps_its_step() -> None:
+    cluster = dead_in_a_step()
+    shown = cluster.node(DEAD).annotations[marks.INTENT]
+
+    def back(call: str) -> None:
+        if call == "after write_lease" and cluster.api.lease:
+            cluster.api.faults.remove(back)
+            cluster.api.lease = cluster.api.lease._replace(holder=f"{DEAD}/back", resource_version="800")
+
+    cluster.api.faults.append(back)
+    with pytest.raises(StepRefused, match="has just taken the Lease"):
+        abandon_step(by_hand(cluster), DEAD)
+    assert cluster.node(DEAD).annotations[marks.INTENT] == shown
+
+
 def test_a_lease_that_is_renewed_at_the_last_moment_stays() -> None:
     cluster = dead_in_a_step()
 

@@ -185,7 +185,10 @@ def _abandon(plan: Plan, name: str, uid: str, shown: str, words: str) -> Steps[D
         return marks.INTENT not in node.annotations
 
     try:
-        node = yield from write_node(name, uid, build, done, FINISH_SECONDS)
+        again: Lease = yield ReadLease()
+        if _holds(again, name):  # who goes on with a step takes the Lease first
+            raise StepRefused(f"{name} has just taken the Lease, so it is alive: its step stays open")
+        node = yield from write_node(name, uid, build, done, 0.0)
     except ClusterError as error:
         raise StepFailed(
             f"{words} of {name} is not closed yet: {error}; run the same again", left_open=False
