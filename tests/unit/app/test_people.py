@@ -696,15 +696,28 @@ class Silence:
         self.cluster.api.faults.remove(self.fault)
 
 
-def alone(level: str = "etcd-only", hold: bool = True, at: Optional[int] = None) -> Tuple[Cluster, Silence]:
-    """The last server standing; `at`: it was killed at that request of its step to `level`."""
+CUTS = ["", "before", "after"]  # a step to etcd-only that was cut off before or after its restart
+
+
+def alone(
+    level: str = "etcd-only", hold: bool = True, at: int = 0, cut: str = ""
+) -> Tuple[Cluster, Silence]:
+    """The last server standing; its step to etcd-only was killed at a request, or cut off at its restart."""
     cluster = Cluster(DRAIN_TIMEOUT_SECONDS="4")
-    if at is None:
+    host = cluster.hosts[HERE]
+    if not (at or cut):
         step_to(cluster.process(HERE), level, hold=hold)
-    else:
-        step_to(cluster.process(HERE), "control-plane", hold=hold)
-        server = cluster.process(HERE, kill_at=at)
-        killed(server, lambda made: made.run(step(made.plan(), "down", "control-plane")))
+        return cluster, Silence(cluster)
+    step_to(cluster.process(HERE), "control-plane", hold=hold)
+    server = cluster.process(HERE, kill_at=at)
+
+    def crash(call: str) -> None:
+        if cut and (host.running if cut == "after" else host.record) == "etcd-only":
+            raise Crash
+
+    cluster.api.faults.append(crash)
+    assert killed(server, lambda made: made.run(step(made.plan(), "down", "control-plane"))) or not cut
+    cluster.api.faults.remove(crash)
     return cluster, Silence(cluster)
 
 
@@ -759,19 +772,19 @@ def test_a_step_that_was_open_is_ended_by_the_recovery_and_not_gone_on_with() ->
 
 
 @pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("at_step", [None, 45])
-def test_recovering_is_killed_at_any_request(after: bool, at_step: Optional[int]) -> None:
-    count = count_of(lambda: (by_hand(alone(at=at_step)[0]), recover))
+@pytest.mark.parametrize("cut", CUTS)
+def test_recovering_is_killed_at_any_request(after: bool, cut: str) -> None:
+    count = count_of(lambda: (by_hand(alone(cut=cut)[0]), recover))
     assert count > 10
     for at in range(1, count + 1):
-        cluster, silence = alone(at=at_step)
+        cluster, silence = alone(cut=cut)
         killed(by_hand(cluster, HERE, at, after), recover)
         silence.ends()
         for _again in range(2):
             settle(cluster.process(HERE), automatic=True)
         assert_settled(cluster, HERE, cluster.hosts[HERE].running)
         assert_free(cluster)
-        cluster, silence = alone(at=at_step)
+        cluster, silence = alone(cut=cut)
         killed(by_hand(cluster, HERE, at, after), recover)
         with contextlib.suppress(StepRefused):  # it runs full already
             recover(by_hand(cluster))
@@ -812,19 +825,42 @@ def test_one_look_that_fails_is_no_silence() -> None:
         recover(by_hand(cluster))
 
 
-def test_a_recovery_that_could_not_begin_leaves_all_as_it_was() -> None:
-    for at in (None, 45):
-        cluster, silence = alone(at=at)
-        host = cluster.hosts[HERE]
-        before = dict(host.disk)
-        host.fail.append(apply_failed(began=False))
-        with pytest.raises(StepFailed, match="nothing was changed") as caught:
-            recover(by_hand(cluster))
-        assert not caught.value.left_open
-        assert host.disk == before
-        silence.ends()
-        settle(cluster.process(HERE), automatic=True)
-        assert_settled(cluster, HERE, "control-plane" if at else "etcd-only")
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_recovery_that_could_not_begin_leaves_all_as_it_was(cut: str, again: bool) -> None:
+    cluster, silence = alone(cut=cut)
+    host = cluster.hosts[HERE]
+    before = dict(host.disk)
+    assert ("journal" in before) is bool(cut)
+    if again:  # one that was cut off before it began, and is run again
+        host.fail.append(crashes)
+        assert killed(by_hand(cluster), recover)
+        assert host.disk["journal"]["phase"] == "recovered"
+        host.fail.clear()
+    host.fail.append(apply_failed(began=False))
+    with pytest.raises(StepFailed, match="nothing was changed") as caught:
+        recover(by_hand(cluster))
+    assert not caught.value.left_open
+    assert host.disk == before
+    silence.ends()
+    settle(cluster.process(HERE), automatic=True)
+    assert_settled(cluster, HERE, "etcd-only")
+
+
+def crashes(_level: str) -> None:
+    raise Crash
+
+
+def test_a_recovery_that_was_cut_off_before_it_began_gives_way_to_the_step_that_was_open() -> None:
+    cluster, silence = alone(cut="after")
+    host = cluster.hosts[HERE]
+    host.fail.append(crashes)
+    assert killed(by_hand(cluster), recover)
+    host.fail.clear()
+    silence.ends()
+    assert settle(cluster.process(HERE), automatic=True)["action"] == "resumed"
+    assert_settled(cluster, HERE, "etcd-only")
+    assert_free(cluster)
 
 
 def test_a_recovery_that_may_have_begun_stays_open() -> None:
