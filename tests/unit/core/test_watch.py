@@ -95,6 +95,23 @@ def test_settling_is_tried_until_it_is_answered() -> None:
     ]
 
 
+def test_after_a_recovery_by_hand_it_settles_until_an_api_has_its_marks_and_steps_nowhere() -> None:
+    """No API answers while the server is put back to full; its journal stays until the marks follow."""
+    run = Run().at("etcd-only")
+    run.note("full", "up")
+    run.journal = True
+    run.available = 10  # as short of memory as it may be
+    for _try in range(5):
+        spawned = run.go(400)
+        assert [verb for _at, verb in spawned] == ["settle"]
+        run.now = spawned[0][0]
+        run.answer(result="unknown", message="no API server of KUBE_SERVER served it")
+    assert [verb for _at, verb in run.go(400)] == ["settle"]
+    run.journal, run.available = False, 3000
+    run.answer(result="done", action="recovered", level="full", message="its marks follow")
+    assert run.go(100000) == []
+
+
 def test_an_open_step_at_full_is_settled_soon_and_then_less_often() -> None:
     """A step by hand that died: nobody else ends it."""
     run = Run().at("full")
