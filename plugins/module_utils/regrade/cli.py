@@ -441,7 +441,11 @@ def _with_person(server: Server, options: argparse.Namespace) -> Server:
             raise UsageWrong(f"not confirmed, nothing was changed: {text}; run it with --yes")
         sys.stderr.write(f"{text}.\nGo on? [y/N] ")
         sys.stderr.flush()
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        try:
+            answer = sys.stdin.readline().strip().lower()
+        except KeyboardInterrupt:
+            answer = ""
+        if answer not in ("y", "yes"):
             raise StepRefused("not confirmed, nothing was changed")
 
     person = server.world._replace(

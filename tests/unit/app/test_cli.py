@@ -284,9 +284,17 @@ def test_field_cases_a1_and_a2_watch_stops_once_and_names_both_causes(tmp_path: 
 # ---- what only a person may ask for
 
 
+INTERRUPT = "Ctrl-C"
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
+
+    def readline(self, size: int | None = -1, /) -> str:  # type: ignore[override]  # of IOBase, for bytes
+        if self.getvalue() == INTERRUPT:
+            raise KeyboardInterrupt
+        return super().readline()
 
 
 def dead_in_a_step(cluster: Cluster) -> None:
@@ -340,7 +348,9 @@ def test_without_a_terminal_it_says_what_it_would_do_and_names_yes(
     assert marks.INTENT not in cluster.node("server2").annotations
 
 
-@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("YES\n", 0), ("n\n", 3), ("\n", 3), ("", 3)])
+@pytest.mark.parametrize(
+    ("answer", "code"), [("y\n", 0), ("YES\n", 0), ("n\n", 3), ("\n", 3), ("", 3), (INTERRUPT, 3)]
+)
 def test_on_a_terminal_it_asks(
     cluster: Cluster,
     capsys: pytest.CaptureFixture[str],
