@@ -18,6 +18,7 @@ from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core im
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.model import Lease, PeerAnswer
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.ports import Unreachable
 from ansible_collections.exadev.k3s_regrade.tests.simulation.world import Cluster, SteadyRenewal
+from ansible_collections.exadev.k3s_regrade.tests.unit.adapters.stub_api import Authority, Reply, StubApi
 
 LIBRARY = Path(cli.__file__).parent.parent
 
@@ -415,3 +416,32 @@ def test_with_lease_is_4_where_the_lease_was_lost(
     told = capfd.readouterr().err.splitlines()
     assert "others may step while true ran" in told[0]
     assert "true ended with exit code 0, but the Lease was lost meanwhile" in told[1]
+
+
+def test_an_administrators_kubeconfig_is_used_and_never_the_services_own(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """All of it put together as on a host, up to the API."""
+    authority = Authority()
+    node = {"metadata": {"name": "server2", "uid": "u2", "resourceVersion": "1", "labels": {}}, "status": {}}
+    stub = StubApi(authority.server(tmp_path), lambda request: Reply(200, node))
+    own = authority.kubeconfig(tmp_path / "own", token="of-the-service")
+    admin = authority.kubeconfig(tmp_path / "admin", token="of-an-administrator")
+    for key, value in {
+        "NODE_NAME": "server1", "KUBE_SERVER": stub.url, "KUBECONFIG": str(own), "LOCK_FILE": str(tmp_path / "lock"),
+        "STATE_DIR": str(tmp_path / "state"), "DOCKER_HOST": f"unix://{tmp_path}/docker.sock",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(key, value)
+    monkeypatch.setattr(cli, "SETTINGS_FILE", str(tmp_path / "none"))
+    try:
+        assert report(capsys, "forget", "server2", "--kubeconfig", str(admin))["changed"] is False
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(admin.read_bytes())))
+            assert report(capsys, "forget", "server2", "--kubeconfig", "-")["changed"] is False
+        assert {request.headers["Authorization"] for request in stub.requests} == {"Bearer of-an-administrator"}
+        code, _out, err = run(capsys, "forget", "server2", "--kubeconfig", str(own))
+        assert (code, "is the service's own" in err) == (2, True)
+        code, _out, err = run(capsys, "forget", "server2", "--kubeconfig", str(tmp_path / "absent"))
+        assert (code, "absent cannot be read" in err, "run the role" in err) == (5, True, False)
+    finally:
+        stub.close()

@@ -131,7 +131,8 @@ def _kubeconfig_bytes(path: str, admin: bool = False) -> bytes:
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
-        raise ClusterError(_unreadable(path, error)) from None
+        cure = "give --kubeconfig a readable file" if admin else "set KUBECONFIG to a readable file or run the role"
+        raise ClusterError(f"{_unreadable(path, error)}; {cure}") from None
 
 
 def _credentials(path: str, written: bytes, admin: bool = False) -> Credentials:
@@ -223,8 +224,7 @@ def _unreadable(path: str, error: OSError) -> str:
         mode = f"{culprit} cannot be looked at"
     return (
         f"kubeconfig {path} cannot be read: {error.strerror} ({mode}; this process is uid "
-        f"{os.geteuid()}); "
-        "set KUBECONFIG to a readable file or run the role"
+        f"{os.geteuid()})"
     )
 
 
