@@ -233,6 +233,7 @@ class Host:
         return "control-plane" if self.record == "control-plane" else "full"
 
     def apply_level(self, name: str) -> None:
+        began = len(self.restarts)
         for fail in tuple(self.fail):
             fail(name)
         if self.stopped:
@@ -241,7 +242,11 @@ class Host:
             self._restart(name)
         self.record = self.running = name
         if name == "etcd-only" and self.is_trapped:
-            self._restart(name)
+            restarts = len(self.restarts)
+            try:
+                self._restart(name)
+            except RegradeError as error:
+                raise ApplyFailed(f"k3s is trapped: {error}", restarts > began, trapped=True) from None
             if self.is_trapped:
                 raise ApplyFailed("k3s at etcd-only is still locked behind its own address", True, stuck=True)
 

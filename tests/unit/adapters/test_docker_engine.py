@@ -779,7 +779,7 @@ def test_the_cure_waits_for_all_three_conditions(world: World, lacks: dict[str, 
     assert caught.value.began is False and world.restarts() == 0
 
 
-def test_a_cure_the_gate_refuses_leaves_the_step_open(world: World) -> None:
+def test_a_cure_the_gate_refuses_is_told_apart_from_one_that_did_not_help(world: World) -> None:
     world.k3s.trapped_boots = 1
     fault(
         world,
@@ -790,6 +790,7 @@ def test_a_cure_the_gate_refuses_leaves_the_step_open(world: World) -> None:
     with pytest.raises(ports.ApplyFailed, match=r"locked behind its own address.*pi2 is not Ready") as caught:
         world.actuator(ETCD_ONLY_HTTPS_PORT="0").apply_level("etcd-only")
     assert caught.value.began is True and world.restarts() == 1
+    assert caught.value.trapped is True and caught.value.stuck is False
 
 
 def test_a_cure_that_does_not_help_is_tried_once(world: World) -> None:

@@ -1362,7 +1362,7 @@ def test_a_cure_that_is_refused_is_not_looked_for_again_while_it_is_undone() -> 
         cluster.api.set_node("server2", ready=None)
 
     host.fail.append(falls)
-    with pytest.raises(StepFailed, match="undone: ready: server2 is not Ready") as caught:
+    with pytest.raises(StepFailed, match="undone: k3s is trapped: ready: server2 is not Ready") as caught:
         settle(cluster.process(S), automatic=True)
     assert not caught.value.left_open
     assert host.restarts == ["etcd-only"]
@@ -1409,6 +1409,63 @@ def test_a_step_into_a_trap_that_no_restart_cures_ends_at_its_level_and_says_so(
     assert_free(cluster)
     step_to(cluster.process(S), "up")
     assert_at(cluster, "control-plane")
+
+
+def test_a_step_into_a_trap_whose_cure_is_refused_ends_at_its_level_and_lets_go() -> None:
+    """Left open it would hold the whole cluster up, the server that could make the gate pass among them."""
+    cluster = Cluster()
+    step_to(cluster.process(S), "control-plane", hold=False)
+    host = cluster.hosts[S]
+    host.incurable = True
+
+    def peer_goes_away(call: str) -> None:
+        if host.restarts:
+            cluster.api.faults.remove(peer_goes_away)
+            cluster.api.set_node("server3", ready=None)
+
+    cluster.api.faults.append(peer_goes_away)
+    with pytest.raises(StepFailed, match="trapped: ready: server3 is not Ready") as caught:
+        step_to(cluster.process(S), "down", automatic=True)
+    assert not caught.value.left_open
+    assert host.restarts == ["etcd-only"]
+    assert_at(cluster, "etcd-only")
+    assert_free(cluster)
+    cluster.api.set_node("server3", ready=True)
+    host.incurable = False
+    assert settle(cluster.process(S), automatic=True)["action"] == "cured"
+    assert host.restarts == ["etcd-only"] * 2
+    assert_free(cluster)
+
+
+@pytest.mark.parametrize(("level", "target"), MOVES[1:3])
+def test_a_restart_that_was_asked_for_and_certainly_did_not_begin_is_taken_back_where_the_gate_refuses(
+    level: str, target: str
+) -> None:
+    cluster = at_level(level)
+    host = cluster.hosts[S]
+
+    original = host.write
+
+    def write(name: str, document: dict[str, object]) -> None:
+        original(name, document)
+        if name == JOURNAL and document["phase"] == "restart":
+            host.write = original  # type: ignore[method-assign]
+            raise Crash
+
+    host.write = write  # type: ignore[method-assign]
+    assert kill(cluster.process(S), level, target)
+    restarts = len(host.restarts)
+    cluster.api.set_node("server3", ready=None)
+    with pytest.raises(StepFailed) as caught:
+        settle(cluster.process(S), automatic=True)
+    assert caught.value.left_open, "the call may still be under way"
+    cluster.time.sleep(91)
+    with pytest.raises(StepFailed, match="undone") as caught:
+        settle(cluster.process(S), automatic=True)
+    assert not caught.value.left_open
+    assert len(host.restarts) == restarts
+    assert_at(cluster, level)
+    assert_free(cluster)
 
 
 def test_a_step_up_of_a_trapped_server_restarts_it_once() -> None:

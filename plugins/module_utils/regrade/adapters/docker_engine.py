@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Callable, NamedTuple
 from ..core.digits import whole
 from ..core.levels import CONTROL_PLANE, ETCD_ONLY, FULL, LEVELS
 from ..core.model import Lease, Member
+from ..core.settings import RESTART_GRACE_SECONDS
 from ..ports import ApplyFailed, Cluster, ClusterError, LevelUnknown, RegradeError, StepHooks, StepRefused
 from . import docker_probe as probe
 from . import docker_record as record
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 1.0
 WRITE_SECONDS = 30.0  # a `sync` on a card that is busy; the record must be whole before the restart
-RESTART_GRACE_SECONDS = 30.0  # what the restart call gets beyond the stop time-out
 LOOK_SECONDS = 2.0  # of one HTTPS look at our own server
 HEALTH_SECONDS = 4.0  # on top of a call's time: etcd without a quorum takes more than 5 s to say so
 DATABASE_SECONDS = 10.0  # kubectl in the container, 4 s of it for the request
@@ -800,6 +800,7 @@ class DockerActuator:
                     f"s: {why}; "
                     "take the step again, or step up",
                     began=self._began,
+                    trapped=True,
                 )
             time.sleep(POLL_SECONDS)
             if baseline is None:
@@ -814,6 +815,7 @@ class DockerActuator:
                 "cures it is "
                 f"refused: {error}",
                 began=self._began,
+                trapped=True,
             ) from None
         before = _Before(seen, self._member_now(server), "", self._read_record(server))
         doubt = ""

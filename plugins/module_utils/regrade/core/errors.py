@@ -30,14 +30,18 @@ class ApplyFailed(RegradeError):
 
     `began` tells whether a restart may have begun: if not, nothing changed. `back` tells that k3s was
     brought back (after a crash loop): it runs at the level it ran at before, with the old record. `stuck`
-    tells that it runs at the level but is trapped there, and that the restart for it did not help.
+    tells that it runs at the level but is trapped there, and that the restart for it did not help; `trapped`
+    that it is, and that this restart was not made: it would not help yet, or was refused.
     """
 
-    def __init__(self, message: str, began: bool, back: bool = False, stuck: bool = False) -> None:
+    def __init__(
+        self, message: str, began: bool, back: bool = False, stuck: bool = False, trapped: bool = False
+    ) -> None:
         super().__init__(message)
         self.began = began
         self.back = back
         self.stuck = stuck
+        self.trapped = trapped
 
 
 class StepRefused(RegradeError):

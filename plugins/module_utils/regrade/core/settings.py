@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 RENEW_SECONDS = 15.0  # the Lease is renewed this often by a thread of its own
 FRESH_SECONDS = 40.0  # a peer's node lease must be seen to change within this (kubelet renews every 10 s)
 LATE_SECONDS = 120.0  # a write whose answer was lost lands within this: 60 s of the API server's and of a call's
+RESTART_GRACE_SECONDS = 30.0  # a restart call gets this beyond the stop time-out given to the platform
 GATE_AGE_SECONDS = 5.0  # the gate before a restart may be no older
 # Resident memory of a step's own process: `make bench` measures 37 MiB, and 40 where the server runs 110 pods.
 STEP_PEAK_BYTES = 48 << 20

@@ -8,7 +8,8 @@ Rules
    Lease reads the intents after; who writes an intent reads the Lease after. Exclusion needs no clock.
 2. Every write to our Node is conditional on the resourceVersion it was worked out from and on our own
    intent in it; after an unknown answer we read back. A late write of an older step changes nothing.
-3. Before the restart anything that goes wrong undoes the step; from the restart on it only goes forward.
+3. Before the restart anything that goes wrong undoes the step; from the restart on it only goes forward. One
+   that was asked for and certainly did not begin counts as not asked for.
 4. The gate is asked again at most 5 s before each restart the actuator asks for.
 5. The Lease is released only after the verify; a step left open keeps its intent, its journal and the
    Lease, and `reconcile` ends it.
@@ -58,6 +59,7 @@ from .requests import (
     EndRenewal,
     Evict,
     FreeLock,
+    Instant,
     ListPods,
     Log,
     NewId,
@@ -80,7 +82,7 @@ from .requests import (
     WriteLease,
     WriteState,
 )
-from .settings import FRESH_SECONDS, GATE_AGE_SECONDS, Settings
+from .settings import FRESH_SECONDS, GATE_AGE_SECONDS, RESTART_GRACE_SECONDS, Settings
 
 JOURNAL = "journal"  # state: the open step
 HELD = "lease-held"  # state: the Lease is ours, or may be: at full nothing else tells that a process died with it
@@ -142,10 +144,12 @@ class Open:
         self.facts: Dict[str, str] = {}
         self.phase = ""
         self.restarted = False  # a restart was asked for, or may have been
+        self.restart_at = 0.0  # CLOCK_BOOTTIME at which it was last asked for
+        self.restart_boot = ""  # and the boot
         self.watch = gate.Watch()
         self.asked = 0.0  # CLOCK_BOOTTIME at which the last asking of the whole gate began
         self.remaining: Tuple[str, ...] = ()
-        self.stuck = ""  # the level is reached, but k3s is trapped there and one more restart did not help
+        self.stuck = ""  # the level is reached, but k3s is trapped there and was not freed
 
     def document(self) -> Dict[str, object]:
         return {
@@ -158,6 +162,8 @@ class Open:
             "members": list(self.members),
             "boot_id": self.boot_id,
             "phase": self.phase,
+            "restart_at": self.restart_at,
+            "restart_boot": self.restart_boot,
             "automatic": self.plan.automatic,
             "hold": self.plan.hold,
             "despite": list(self.plan.despite),
@@ -186,6 +192,8 @@ class Open:
             opened.members = tuple(map(str, members)) if isinstance(members, list) else ()
             opened.facts = {str(k): str(v) for k, v in facts.items()} if isinstance(facts, dict) else {}
             opened.boot_id = str(document.get("boot_id", ""))
+            opened.restart_at = float(str(document.get("restart_at", 0.0)))
+            opened.restart_boot = str(document.get("restart_boot", ""))
             direction(opened.start, opened.target)
         except (KeyError, ValueError) as error:
             raise RegradeError(
@@ -194,6 +202,13 @@ class Open:
             ) from None
         opened.restarted = opened.phase == RESTART
         return opened
+
+    def restart_is_off(self, now: Instant) -> bool:
+        """Whether the restart that was asked for certainly did not begin, where k3s still runs at `start`: a
+        call that was under way when its process died has ended by now."""
+        settings = self.plan.settings
+        longest = settings.restart_timeout_seconds + RESTART_GRACE_SECONDS
+        return self.restart_boot != now.boot_id or now.boottime - self.restart_at > longest
 
     @property
     def words(self) -> str:
@@ -928,6 +943,8 @@ def _apply(opened: Open) -> Steps[None]:
                 raise StepRefused(f"the Lease cannot be read: {error}", error.reason) from None
         yield from ask_gate(opened, restart=True)
         opened.facts["restart"] = "asked"
+        now = yield Now()
+        opened.restart_at, opened.restart_boot = now.boottime, now.boot_id
         try:
             yield from _journal(opened, RESTART)
         except RegradeError as error:
@@ -959,10 +976,12 @@ def _apply(opened: Open) -> Steps[None]:
             if not (opened.restarted or began):
                 raise
             yield Log(f"{opened.words}: {error}")
-            failed = str(error)
+            failed, trapped = str(error), isinstance(error, ApplyFailed) and error.trapped
         if attempt + 1 < APPLY_TRIES:
             yield Sleep(5 * POLL_SECONDS)
-    raise StepFailed(failed, left_open=True)
+    if not trapped:
+        raise StepFailed(failed, left_open=True)
+    opened.stuck = failed  # an open step would hold the cluster up; settling frees k3s, by a step of its own
 
 
 def _note_uncured() -> Steps[None]:
