@@ -18,7 +18,7 @@ from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.ports i
     RegradeError,
 )
 
-from .cluster import ETCD_ONLY, LOOPING, RUNNING, STOPPED, Host
+from .cluster import ETCD_ONLY, FULL, LOOPING, RUNNING, STOPPED, Host
 
 if TYPE_CHECKING:
     from .process import Process
@@ -33,6 +33,18 @@ def apply(process: Process, request: ask.Apply) -> Answers:
     except LevelUnknown as error:
         raise ApplyFailed(str(error), began=process.restart_began) from None
     process.checks.applied(process, request.level)
+
+
+def recover(process: Process, _request: ask.Recover) -> Answers:
+    """The record is removed and k3s restarted, asking nobody."""
+    host = process.host
+    yield from process.wait(0.01, 0.2)
+    if host.docker_down_until > process.cluster.now or host.full_disk_until > process.cluster.now:
+        raise ApplyFailed("the record could not be removed; k3s was not restarted", began=False)
+    host.record, host.linked = FULL, True
+    yield from process.wait(0.01, 0.2)
+    host.restart()
+    yield from process.wait(0.5, 2.0)
 
 
 def _apply(process: Process, request: ask.Apply) -> Answers:
@@ -173,8 +185,14 @@ def _cure(process: Process, request: ask.Apply) -> Answers:
     host = process.host
     process.history.count("fault: trapped behind its own address")
     yield from process.wait(10.0, 60.0)
+    if process.faults.active and process.random.random() < 0.2:
+        raise ApplyFailed("a restart would not free k3s yet", began=process.restart_began, trapped=True)
     yield from process.drive(request.note({"cure": "own-address trap"}))
-    yield from process.drive(request.before_restart())
+    try:
+        yield from process.drive(request.before_restart())
+    except RegradeError as error:
+        why = f"the restart that frees k3s is refused: {error}"
+        raise ApplyFailed(why, began=process.restart_began, trapped=True) from None
     process.checks.restarted(process, ETCD_ONLY)
     host.restart()
     host.trapped = host.incurable

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
 
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import lease as leases
-from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import marks, policy
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import marks, policy, step
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.levels import (
     CONTROL_PLANE,
     DOWN,
@@ -99,10 +99,10 @@ class Checks:
 
     # -- who acts
 
-    def _acts(self, host: Host, step: str) -> None:
+    def _acts(self, host: Host, step_id: str) -> None:
         """An effect of a step of this host."""
         known = self.known[host.name]
-        known.effects = step
+        known.effects = step_id
         for other in self._cluster.hosts.values():
             if other is not host:
                 self.that(
@@ -137,7 +137,7 @@ class Checks:
             return taken[0]  # a person took it off after the gate was asked for the last time
         self.that("intent first", found is not None, f"{process.host.name}: {what} without an intent")
         assert found is not None
-        journal = process.host.state.get("journal")
+        journal = _journal(process.host)
         if journal is not None:
             self.that(
                 "intent first",
@@ -234,7 +234,7 @@ class Checks:
             abs(LEVELS.index(intent.start) - LEVELS.index(intent.target)) <= 1,
             f"{host.name}: an intent from {intent.start} to {intent.target}",
         )
-        journal = host.state.get("journal")
+        journal = _journal(host)
         repair = move == STAY and journal is None
         if not repair:
             self.that(
@@ -244,7 +244,7 @@ class Checks:
             )
         if not process.plan.automatic:
             return
-        if move != STAY or repair:
+        if move != STAY or (repair and not process.found_open):
             on = [switch for switch, since in known.switched.items() if since <= process.began]
             self.that("switches", not on, f"{host.name} begins a step by itself though {on} is on")
         if move == STAY or known.ended is None or known.note_lost:
@@ -310,7 +310,7 @@ class Checks:
         voters = sum(not member.learner for member in self._cluster.members)
         self.that(
             "quorum",
-            2 * whole > voters or host.at() == "",
+            2 * whole > voters or host.at() == "" or bool(process.plan.despite),
             f"{host.name} is restarted for {level} with {whole} of {voters - 1} others up",
         )
 
@@ -365,8 +365,17 @@ class Checks:
 
     def raised(self, process: Process, error: BaseException) -> None:
         if isinstance(error, StepRefused):
+            if process.kind == "people":
+                self._history.count("refused: to a person")
+                return
             self._history.count(f"refused: {error.reason}")
             self.that("reasons", error.reason != "other", f"refused without a reason: {error}")
+
+
+def _journal(host: Host) -> Optional[Dict[str, Any]]:
+    """The journal of an open step; that of a recovery is none."""
+    found = host.state.get(step.JOURNAL)
+    return found if found and found["phase"] != step.RECOVERED else None
 
 
 def _marks(node: Node) -> Tuple[object, ...]:

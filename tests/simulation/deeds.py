@@ -9,7 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Callable, Tuple
 
-from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import marks, reconcile, walk
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import (
+    marks,
+    people,
+    reconcile,
+    walk,
+)
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.levels import (
     CONTROL_PLANE,
     DOWN,
@@ -83,6 +88,62 @@ def two_at_once(history: History) -> None:
         process = history.by_hand(host, hold=False)
         if process:
             process.run(walk.walk(process.plan, DOWN), history.ended)
+
+
+def abandon_step(history: History) -> None:
+    """A person closes the step of a server that is taken for dead; at times it is not."""
+    for host in history.cluster.hosts.values():
+        node = history.cluster.objects.get(host.name)
+        if node is None or marks.intent_of(node) is None:
+            continue
+        if not host.powered or history.random.random() < 0.3:
+            history.abandon(host)
+            return
+
+
+def forget(history: History) -> None:
+    """A person clears the marks of a server that is gone, perhaps not for good."""
+    for host in history.cluster.hosts.values():
+        node = history.cluster.objects.get(host.name)
+        if node is not None and marks.level_of(node) != FULL and not host.powered:
+            process = history.by_a_person(host)
+            if process:
+                history.checks.forced = True  # it may come back below full, with another there by then
+                process.run(people.forget(process.plan, host.name), history.ended)
+            return
+
+
+def up_despite(history: History) -> None:
+    """A person steps a server up though a peer is dead."""
+    gone = tuple(host.name for host in history.cluster.hosts.values() if not host.powered)
+    for host in history.cluster.hosts.values():
+        if gone and host.powered and history.checks.below(host):
+            history.up_despite(host, gone)
+            return
+
+
+def last_one_standing(history: History) -> None:
+    """A server at etcd-only is alone: a person has it run full again, and later the others come back."""
+    cluster = history.cluster
+    alone = next((host for host in cluster.hosts.values() if host.powered and host.running == ETCD_ONLY), None)
+    if alone is None or history.checks.known[alone.name].effects:
+        return
+    for host in cluster.hosts.values():
+        if host is not alone:
+            reboot_host(history, host, history.random.uniform(60.0, 900.0))
+
+    def recover() -> None:
+        process = history.by_hand(alone, kind="people")
+        if process:
+            process.run(people.recover(process.plan), history.ended)
+
+    history.scheduler.call(10.0, recover)
+
+
+def maintenance(history: History) -> None:
+    process = history.by_hand(_any(history), wait=60.0, kind="people")
+    if process:
+        process.run(people.with_lease(process.plan, ("apt", "upgrade")), history.ended)
 
 
 # -- switches, marks and Lease, by hand
@@ -205,6 +266,14 @@ def record_changed(history: History) -> None:
         history.checks.forced = True
     host.record, host.linked = level, True
     host.restart()
+
+    def settle() -> None:
+        """A watcher at full asks nobody, so who went behind its back has it look."""
+        process = history.by_hand(host, wait=60.0) if history.checks.below(host) else None
+        if process:
+            process.run(reconcile.settle(process.plan), history.ended)
+
+    history.later_on(history.random.uniform(30.0, 300.0), lambda: history.scheduler.call(30.0, settle))
 
 
 def reboot(history: History) -> None:
@@ -355,6 +424,11 @@ DEEDS: Tuple[Tuple[Callable[[History], None], int], ...] = (
     (step_by_hand, 20),
     (settle_by_hand, 2),
     (two_at_once, 4),
+    (abandon_step, 3),
+    (forget, 2),
+    (up_despite, 2),
+    (last_one_standing, 2),
+    (maintenance, 3),
     (switch_on, 4),
     (cordon, 3),
     (uncordon, 1),

@@ -11,9 +11,15 @@ A history is wholly worked out from its seed. Breaks raise `checks.Broken`.
 from __future__ import annotations
 
 import random as randoms
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
-from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import marks, step, walk
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import (
+    marks,
+    people,
+    reconcile,
+    step,
+    walk,
+)
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.errors import RegradeError
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.levels import (
     ETCD_ONLY,
@@ -53,7 +59,7 @@ SETTLE_WITHIN = 6000.0  # true seconds of calm within which all must have settle
 DOWN_WITHIN = 3000.0  # of pressure, within which the server must be at etcd-only
 UP_WITHIN = 9000.0  # of calm again: relapses make it wait up to an hour for each level
 LOOK_SECONDS = 30.0
-_SETTINGS: Dict[tuple[str, ...], Settings] = {}
+_SETTINGS: Dict[Tuple[str, ...], Settings] = {}
 
 
 class Result(NamedTuple):
@@ -105,7 +111,7 @@ class History:
         self.stopped_by_hand: Set[str] = set()
         self.spoilt: Dict[str, str] = {}  # host -> why it can never step again
         self.watchers: Dict[str, List[Watcher]] = {name: [] for name in self.cluster.hosts}
-        self._begun: List[tuple[Actor, Callable[[], Any]]] = []  # what a deed will still do
+        self._begun: List[Tuple[Actor, Callable[[], Any]]] = []  # what a deed will still do
         self._processes = 0
         self._was = dict.fromkeys(self.cluster.hosts, FULL)
         self._lowest: Dict[str, bool] = dict.fromkeys(self.cluster.hosts, False)
@@ -156,9 +162,41 @@ class History:
         )
         return Process(self, host, plan, kind)
 
-    def by_hand(self, host: Host, hold: bool = True, wait: float = 0.0) -> Optional[Process]:
+    def by_hand(
+        self, host: Host, hold: bool = True, wait: float = 0.0, kind: str = "step"
+    ) -> Optional[Process]:
         """A command a person runs there; None where nobody can."""
-        return self.process(host, False, hold, wait) if host.powered and host.asleep_until <= self.now else None
+        if not host.powered or host.asleep_until > self.now:
+            return None
+        return self.process(host, False, hold, wait, kind)
+
+    def by_a_person(self, about: Host) -> Optional[Process]:
+        """A command about that server, run on another that lives."""
+        others = [host for host in self.cluster.hosts.values() if host is not about and host.powered]
+        return self.by_hand(self.random.choice(others), kind="people") if others else None
+
+    def abandon(self, host: Host) -> None:
+        """A person closes the step that this server left open, if it seems dead."""
+        process = self.by_a_person(host)
+        if process is None:
+            return
+
+        def ended(result: Any, error: Optional[BaseException]) -> None:
+            self.ended(result, error)
+            if error is None:
+                self.count("deed: step abandoned")
+                self.checks.known[host.name].effects = ""
+
+        process.run(people.abandon_step(process.plan, host.name), ended)
+
+    def up_despite(self, host: Host, gone: Tuple[str, ...]) -> None:
+        """A person steps this server up without those peers."""
+        process = self.by_hand(host, hold=False, wait=60.0)
+        if process:
+            self.checks.forced = True
+            process.plan = process.plan._replace(despite=gone)
+            self.count("deed: step up despite a dead peer")
+            process.run(walk.walk(process.plan, UP), self.ended)
 
     def ended(self, result: Any, error: Optional[BaseException]) -> None:
         self.told(None, f"a command ended: {error or result}")
@@ -286,12 +324,12 @@ class History:
             self.scheduler.call(random.uniform(5.0, troubles), self._doing(deed))
         self._until(troubles)
         self._calm()
-        if self.spoilt or self.checks.forced:
+        if self.spoilt:
             self._until(self.now + 900.0)
             return
         self._settles()
-        if all(self._idle(host) for host in cluster.hosts.values()):
-            self._cycle()
+        self.checks.forced = False  # all are at full: whatever people forced is over
+        self._cycle()
 
     def _doing(self, deed: Callable[[History], None]) -> Callable[[], None]:
         def do() -> None:
@@ -375,7 +413,15 @@ class History:
             if self.now > end:
                 self.checks.that("converges", False, "; ".join(f"{n}: {p}" for n, p in problems.items() if p))
                 return
-            if not self.automatic and not any(problems.values()):
+            below = [host for host in self.cluster.hosts.values() if self.checks.below(host)]
+            behind = [host for host in below if "its marks say" in problems[host.name] and not host.processes]
+            if behind:  # somebody changed its level behind its watcher's back
+                process = self.by_hand(behind[0], wait=60.0)
+                if process:
+                    process.run(reconcile.settle(process.plan), self.ended)
+            elif len(below) > 1:
+                self._people_part(below)
+            elif not self.automatic and not any(problems.values()):
                 self._people_bring_back()
         self.checks.that("converges", True, "")
 
@@ -386,6 +432,13 @@ class History:
                 if process:
                     process.run(walk.walk(process.plan, UP), self.ended)
                 return
+
+    def _people_part(self, below: List[Host]) -> None:
+        """Of several below full, which only people can have caused, they step one up without the others."""
+        host = next((host for host in below if not host.processes), None)
+        if host is not None:
+            gone = tuple(other.name for other in below if other is not host)
+            self.up_despite(host, gone)
 
     def _idle(self, host: Host) -> bool:
         return host.at() == FULL and not host.processes

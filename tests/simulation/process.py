@@ -52,9 +52,11 @@ class Process:
         self.random = history.random
         self.alive = True
         self.began = history.now
+        self.found_open = "journal" in host.state  # whether it began with a step to end
         self.paused = 0.0  # true seconds it was stopped or starved so far
         self.restart_began = False  # by the apply_level under way
         self.paused_at_gate = 0.0  # `paused` when it last asked a peer
+        self._command_ends = 0.0  # when the maintenance it started does
         self._held: Optional[Held] = None
         self._renewal: Optional[Actor] = None
         self._renewing = False
@@ -340,6 +342,25 @@ class Process:
 
         yield from self.call("create events", effect, write=True)
 
+    # -- the person who waits
+
+    def _say(self, request: ask.Say) -> Answers:
+        yield from ()
+        self.history.told(self, request.text)
+
+    def _confirm(self, request: ask.Confirm) -> Answers:
+        """People read for a while, and agree."""
+        self.history.told(self, f"asks: {request.text}")
+        yield from self.wait(1.0, 30.0)
+
+    def _start_command(self, _request: ask.StartCommand) -> Answers:
+        yield from self.wait(0.01, 0.1)
+        self._command_ends = self.history.now + self.random.uniform(1.0, 150.0)
+
+    def _command_ended(self, request: ask.CommandEnded) -> Answers:
+        yield from self._sleep(ask.Sleep(request.seconds))
+        return 0 if self.history.now >= self._command_ends else None
+
     # -- the Lease's renewal, a thread of its own
 
     def _begin_renewal(self, request: ask.BeginRenewal) -> Answers:
@@ -407,4 +428,9 @@ ANSWERS: Dict[Type[Any], Callable[[Process, Any], Answers]] = {
     ask.ListPods: Process._list_pods,
     ask.Evict: Process._evict,
     ask.RecordEvent: Process._event,
+    ask.Say: Process._say,
+    ask.Confirm: Process._confirm,
+    ask.Recover: actuator.recover,
+    ask.StartCommand: Process._start_command,
+    ask.CommandEnded: Process._command_ended,
 }
