@@ -151,6 +151,7 @@ class StubApi:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # or each body waits 40 ms for its headers to be acknowledged
             timeout = 10
 
             def log_message(self, *_: Any) -> None:

@@ -37,7 +37,7 @@ def within(seconds: float, call: Callable[[], T]) -> T:
     worker.start()
     worker.join(max(0.0, seconds))
     if not done:
-        raise OutOfTime(f"no answer within {seconds:g} s")
+        raise OutOfTime(f"no answer within {round(seconds, 1):g} s")
     value, error = done[0]
     if error is not None:
         raise error

@@ -634,7 +634,7 @@ def _send(
     except wrong.SSLError as error:
         raise _NotSent(_plain_tls(str(error))) from None
     except (wrong.ReadTimeoutError, TimeoutError):
-        raise _Unknown(f"no answer within {total:g} s") from None
+        raise _Unknown(f"no answer within {round(total, 1):g} s") from None
     except (wrong.HTTPError, OSError, ValueError) as error:
         raise _Unknown(_plain(error)) from None
 
@@ -664,6 +664,7 @@ def _plain(error: BaseException) -> str:
         ("resolve", "its name does not resolve"),
         ("timed out", "no connection in time"),
         ("reset", "connection reset"),
+        ("IncompleteRead", "its answer broke off"),
         ("closed connection without", "connection closed without an answer"),
     ):
         if part in text:
