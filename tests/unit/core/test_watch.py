@@ -311,10 +311,12 @@ def test_an_undo_found_at_the_start_is_looked_at_once_more() -> None:
     assert run.go(5000) == [(ended + 120, "settle")]
 
 
-def test_what_a_switch_left_is_settled_again_less_and_less_often() -> None:
-    """Nobody tells the watcher at full that a hold is over."""
+@pytest.mark.parametrize("looks_open", [False, True])
+def test_what_a_switch_left_is_settled_again_less_and_less_often(looks_open: bool) -> None:
+    """Nobody tells the watcher at full that a hold is over. What it left looks open all the while."""
     run = Run()
     run.go(5)
+    run.journal = looks_open
     times = [run.now]
     for _try in range(6):
         run.answer(result="done", action="left", level="full", message="held: the marks stay")
@@ -326,6 +328,7 @@ def test_what_a_switch_left_is_settled_again_less_and_less_often() -> None:
     assert run.log.count("settle: done: held: the marks stay") == 1
     assert run.told["settled"] == "held: the marks stay"
     assert run.told["unhealthy"] == ""
+    run.journal = False
     run.answer(result="done", action="repaired", level="full", message="repaired")
     assert run.go(100000) == []
 
