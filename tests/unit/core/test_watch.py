@@ -240,7 +240,9 @@ def test_a_refusal_is_blocked_with_its_reason_and_cure_and_starts_no_cooldown() 
 def tries(run: Run, reason: str, count: int) -> List[str]:
     """What is spawned over so many more refusals; an Event comes about at once."""
     verbs = []
+    begun = run.now
     while verbs.count("down") < count:
+        assert run.now - begun < 300 * count + 300, verbs
         for _at, verb in run.go(5):
             verbs.append(verb)
             if verb == "down":
@@ -351,6 +353,7 @@ def test_a_recreated_container_keeps_the_cooldown_and_starts_none() -> None:
     run.go(5)
     run.answer(result="done", action="returning", level="control-plane", back="etcd-only", message="came back")
     while run.watch.busy != "down":
+        assert run.now < 2000
         for _at, verb in run.go(5):
             if verb == "settle":
                 run.answer(
@@ -365,8 +368,9 @@ def test_a_return_that_is_refused_backs_off(reason: str) -> None:
     run = Run(memory={"level": "etcd-only"})
     run.go(5)
     run.answer(result="done", action="returning", level="control-plane", back="etcd-only", message="came back")
-    times = []
+    times: List[float] = []
     while len(times) < 6:
+        assert run.now < 3000, times
         for at, verb in run.go(5):
             if verb == "down":
                 times.append(at)
@@ -417,8 +421,9 @@ def test_a_settling_that_went_wrong_may_tell_the_level_all_the_same(result: str)
 def test_an_alert_that_could_not_be_given_is_tried_again_less_and_less_often() -> None:
     run = Run().at("etcd-only")
     run.available = 100
-    times = []
+    times: List[float] = []
     while len(times) < 4:
+        assert run.now < 3000, times
         for at, verb in run.go(5):
             if verb == "alert":
                 times.append(at)
