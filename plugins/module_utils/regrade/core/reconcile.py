@@ -268,9 +268,8 @@ def _settle(plan: Plan, look_for_trap: bool) -> Steps[Settled]:
     if row.action == UNDO and opened:
         yield from undo(opened, "found open at the start", began=False)
     elif row.action == RESUME and opened:
-        effects = REACHED
+        effects = REACHED if level == opened.target else EFFECTS[opened.start, opened.target]
         if level != opened.target:
-            effects = EFFECTS[opened.start, opened.target]
             opened.restarted = opened.restarted and not opened.restart_is_off((yield Now()))
         opened.plan = opened.plan._replace(wait=max(plan.wait, FINISH_SECONDS))
         outcome = yield from _keep_open(opened, under_lease(opened, go_on(opened, effects)))
