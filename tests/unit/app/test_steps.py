@@ -1182,27 +1182,6 @@ def test_a_record_removed_by_another_hand_is_adopted() -> None:
     assert_untouched(cluster)
 
 
-def test_a_server_on_its_way_back_that_another_hand_raised_stays_there() -> None:
-    cluster = recreated()
-    settle(cluster.process(S), automatic=True)
-    host = cluster.hosts[S]
-    host.running = host.record = "full"
-    assert settle(cluster.process(S), automatic=True)["back"] == ""
-    assert_untouched(cluster)
-    assert "bring-back" not in host.disk
-
-
-def test_a_switch_set_in_the_middle_of_a_return_leaves_its_note() -> None:
-    cluster = recreated()
-    host = cluster.hosts[S]
-    host.disk["bring-back"] = {"level": "etcd-only"}  # noted, and then killed
-    cluster.api.set_node(S, annotations={**cluster.node(S).annotations, marks.PAUSE: "yes"})
-    disk = dict(host.disk)
-    told = settle(cluster.process(S), automatic=True)
-    assert (told["action"], told["back"]) == ("left", "")
-    assert host.disk == disk
-
-
 def test_a_return_that_cannot_be_noted_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = recreated()
 
@@ -1487,6 +1466,27 @@ def test_a_restart_that_was_asked_for_and_certainly_did_not_begin_is_taken_back_
     assert len(host.restarts) == restarts
     assert_at(cluster, level)
     assert_free(cluster)
+
+
+@pytest.mark.parametrize(
+    ("level", "target", "other"),
+    [
+        ("full", "control-plane", "etcd-only"),
+        ("etcd-only", "control-plane", "full"),
+        ("control-plane", "full", "etcd-only"),
+    ],
+)
+def test_a_level_changed_by_hand_during_an_open_step_is_adopted(level: str, target: str, other: str) -> None:
+    for at in range(1, requests_of(level, target) + 1):
+        cluster = at_level(level)
+        host = cluster.hosts[S]
+        kill(cluster.process(S, kill_at=at), level, target)
+        host.running = host.record = other
+        settle(cluster.process(S))
+        settle(cluster.process(S))  # a step that had not begun is taken back first
+        assert_at(cluster, other)
+        assert_free(cluster)
+        assert JOURNAL not in host.disk
 
 
 def test_a_step_up_of_a_trapped_server_restarts_it_once() -> None:

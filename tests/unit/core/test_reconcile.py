@@ -52,7 +52,7 @@ def every() -> list[Situation]:
         ({"journal": "begun", "intent": "none", "running": "target"}, table.CLOSE),
         ({"journal": "begun", "intent": "none", "running": "target", "marks": "differ"}, table.ADOPT),
         ({"journal": "begun", "intent": "none", "running": "etcd-only"}, table.ADOPT),
-        ({"journal": "begun", "intent": "same", "running": "etcd-only"}, table.ALARM),
+        ({"journal": "begun", "intent": "same", "running": "etcd-only"}, table.ADOPT),
         ({"journal": "recovered", "running": "target", "marks": "differ"}, table.RECOVER),
         ({"journal": "recovered", "intent": "other", "running": "target"}, table.RECOVER),
         ({"journal": "recovered", "intent": "other", "running": "start"}, table.REVERT),

@@ -24,7 +24,7 @@ No I/O and no clock here: the world answers the requests.
 
 from __future__ import annotations
 
-from typing import Dict, NamedTuple, Optional, Tuple, Union
+from typing import Callable, Dict, NamedTuple, Optional, Tuple, Union
 
 from . import lease as leases
 from . import marks
@@ -164,7 +164,11 @@ ROWS: Tuple[Row, ...] = (
         {"journal": ("begun",), "intent": ("none",)},
         "the open step was ended by another hand (`abandon-step`), and the level k3s runs at is adopted",
     ),
-    Row(ALARM, {"journal": ("begun",)}, "k3s runs at a level that the open step does not touch"),
+    Row(
+        ADOPT,
+        {"journal": ("begun",)},
+        "another hand put k3s at a level that the open step does not touch: that step ends, and the level is adopted",
+    ),
     Row(
         RETURN,
         {"record": ("below",), "still": ("no",)},
@@ -268,8 +272,9 @@ def _settle(plan: Plan, look_for_trap: bool) -> Steps[Settled]:
     if row.action == UNDO and opened:
         yield from undo(opened, "found open at the start", began=False)
     elif row.action == RESUME and opened:
-        effects = REACHED if level == opened.target else EFFECTS[opened.start, opened.target]
+        effects: Tuple[Callable[[Open], Steps[None]], ...] = REACHED
         if level != opened.target:
+            effects = EFFECTS[opened.start, opened.target]
             opened.restarted = opened.restarted and not opened.restart_is_off((yield Now()))
         opened.plan = opened.plan._replace(wait=max(plan.wait, FINISH_SECONDS))
         outcome = yield from _keep_open(opened, under_lease(opened, go_on(opened, effects)))
