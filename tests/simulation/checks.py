@@ -210,7 +210,7 @@ class Checks:
             self.that(
                 "intent first", now is None or now.id == was.id, f"{before.name}: an intent was written over"
             )
-            if was.start in LEVELS and not self.late:
+            if was.start in LEVELS and not self.late and _journal(host) is not None:  # else a level is adopted
                 self.that(
                     "by one",
                     marks.level_of(after) in (was.start, was.target),
@@ -310,7 +310,7 @@ class Checks:
         voters = sum(not member.learner for member in self._cluster.members)
         self.that(
             "quorum",
-            2 * whole > voters or host.at() == "" or bool(process.plan.despite),
+            2 * whole > voters or host.at() == "" or self._despite(process),
             f"{host.name} is restarted for {level} with {whole} of {voters - 1} others up",
         )
 
@@ -318,6 +318,11 @@ class Checks:
         """True seconds since which the gate must have been asked, where k3s is restarted now."""
         paused = process.paused - process.paused_at_gate  # nobody can ask while it is stopped
         return GATE_AGE_SECONDS / process.host.rate + SLACK_SECONDS + paused
+
+    def _despite(self, process: Process) -> bool:
+        """Whether a person has said yes to a restart without a dead peer."""
+        journal = _journal(process.host)
+        return bool(process.plan.despite or (journal and journal.get("despite")))
 
     def applied(self, process: Process, level: str) -> None:
         if process.restart_began and process.kind != "people":

@@ -58,6 +58,7 @@ class Host:
         self.running = FULL  # the level k3s booted at: control-plane runs as full does
         self.starts = 1
         self.etcd_at = self.api_at = self.ready_at = -1.0  # when each is up, once k3s runs
+        self.hung_until = 0.0  # its kubelet does nothing
         self.down_at = -1e9  # when its etcd last ceased to take part
         self.away_since = -1.0  # kubelet renews nothing since, where it does not
         self.trapped = False
@@ -124,7 +125,8 @@ class Host:
         return self.running != ETCD_ONLY and self.cluster.now >= self.api_at and self.up() and self.cluster.quorum()
 
     def agent_up(self) -> bool:
-        return self.running != ETCD_ONLY and self.cluster.now >= self.ready_at and self.up()
+        now = self.cluster.now
+        return self.running != ETCD_ONLY and now >= self.ready_at and self.hung_until <= now and self.up()
 
     def at(self) -> str:
         """The level it runs at, as a look from outside tells it; "" while that is not known."""
@@ -202,6 +204,12 @@ class Host:
         self.isolated_until = self.cluster.now + seconds
         self._woken(self.isolated_until)
 
+    def hang_agent(self, seconds: float) -> None:
+        """kubelet renews nothing for so long; etcd and the API go on."""
+        if self.agent_up():
+            self.away_since = self.cluster.now
+        self.hung_until = self.cluster.now + seconds
+
     def _woken(self, at: float) -> None:
         self.ready_at = max(self.ready_at, at + self.cluster.random.uniform(1.0, 4.0))
 
@@ -218,6 +226,7 @@ class Cluster:
         self.members: List[Member] = []
         self.objects: Dict[str, Node] = {}  # Nodes as stored; what changes by itself is added when read
         self.lease: Optional[Lease] = Lease("", None, "", "", 0, "1")
+        self.controller_stalled_from = self.controller_stalled_until = 0.0  # no Node becomes unready between
         self.pods: Dict[str, List[Pod]] = {}
         self.stuck: Dict[str, str] = {}  # pod name -> why the Eviction API refuses it; "" ends never
         self.events: List[Tuple[str, str]] = []  # Node, reason
@@ -261,7 +270,8 @@ class Cluster:
         host, now = self.hosts[name], self.now
         if host.agent_up():
             return stored._replace(ready=True, ready_heartbeat=f"start {host.starts}")
-        ready = True if now - host.away_since < NOT_READY_SECONDS else None
+        seen = min(now, self.controller_stalled_from) if now < self.controller_stalled_until else now
+        ready = True if seen - host.away_since < NOT_READY_SECONDS else None
         return stored._replace(ready=ready, ready_heartbeat=f"start {host.starts - (now < host.ready_at)}")
 
     def renewals(self) -> Dict[str, str]:

@@ -158,9 +158,7 @@ def switch_on(history: History) -> None:
 
 def cordon(history: History) -> None:
     """A person cordons a server, whatever goes on there; most take it off again."""
-    random, host = history.random, _busiest(history)
-    if history.person_cordons(host) and random.random() < 0.7:
-        history.later_on(random.uniform(30.0, 400.0), lambda: history.person_uncordons(host))
+    cordon_of(history, _busiest(history))
 
 
 def uncordon(history: History) -> None:
@@ -199,13 +197,16 @@ def lease_rewritten(history: History) -> None:
     random, cluster = history.random, history.cluster
     if cluster.lease is None:
         return
-    holder = random.choice(("somebody", "gone-node/1", f"{_any(history).name}/dead", "", ""))
+    holder = random.choice(("somebody", "gone-node/1", f"{_any(history).name}/ghost", "", ""))
     history.lease(Lease(holder, random.choice((None, 30, 60, 240)), "", "", 0, ""))
 
 
 def intent_deleted(history: History) -> None:
     """A person takes the mark of an open step off."""
-    host = _busiest(history)
+    take_intent_off(history, _busiest(history))
+
+
+def take_intent_off(history: History, host: Host) -> None:
     node = history.cluster.objects.get(host.name)
     if node is not None and marks.INTENT in node.annotations:
         intent = marks.intent_of(node)
@@ -370,11 +371,17 @@ def incurable(history: History) -> None:
 
 
 def pods(history: History) -> None:
-    random, host = history.random, _busiest(history)
+    some_pods(history, _busiest(history))
+
+
+def some_pods(history: History, host: Host) -> None:
+    random = history.random
     mine = history.cluster.pods[host.name]
     for number in range(random.randint(1, 3)):
         name = f"{host.name}-{len(mine)}-{number}-{int(history.now)}"
-        kind = random.choice(("plain", "plain", "budget", "endless", "ownerless", "daemon", "mirror", "finished"))
+        kind = random.choice(
+            ("plain", "plain", "budget", "endless", "endless", "ownerless", "daemon", "mirror", "finished")
+        )
         owner = {"ownerless": "", "daemon": "DaemonSet", "mirror": "Node"}.get(kind, "ReplicaSet")
         mine.append(Pod("default", name, f"uid-{name}", owner, kind == "mirror", kind == "finished", False))
         if kind == "budget":
@@ -419,6 +426,83 @@ def node_deleted(history: History) -> None:
     history.cluster.delete_node(host.name)
 
 
+def kubelet_hangs(history: History) -> None:
+    """A server's kubelet renews nothing, and the node controller that should see it is stalled too."""
+    cluster, host = history.cluster, _any(history)
+    seconds = history.random.uniform(60.0, 300.0)
+    host.hang_agent(seconds)
+    cluster.controller_stalled_from, cluster.controller_stalled_until = history.now, history.now + seconds
+
+
+# -- in the middle of a step
+
+
+def host_dies(history: History, host: Host) -> None:
+    """For long, and somebody closes its step."""
+    reboot_host(history, host, history.random.uniform(300.0, 900.0))
+    history.scheduler.call(60.0, lambda: history.abandon(host))
+
+
+def peer_dies(history: History, host: Host) -> None:
+    reboot_host(history, _other(history, host), history.random.uniform(20.0, 200.0))
+
+
+def peer_is_cordoned(history: History, host: Host) -> None:
+    peer = _other(history, host)
+    if history.person_cordons(peer):
+        history.later_on(history.random.uniform(30.0, 200.0), lambda: history.person_uncordons(peer))
+
+
+def its_cordon_becomes_a_persons(history: History, host: Host) -> None:
+    history.person_uncordons(host)
+    cordon_of(history, host)
+
+
+def cordon_of(history: History, host: Host) -> None:
+    if history.person_cordons(host) and history.random.random() < 0.7:
+        history.later_on(history.random.uniform(30.0, 400.0), lambda: history.person_uncordons(host))
+
+
+def lease_is_anothers(history: History, host: Host) -> None:
+    if history.cluster.lease is not None:
+        history.lease(Lease(f"{_other(history, host).name}/ghost", 60, "", "", 0, ""))
+
+
+def api_is_cut(history: History, host: Host) -> None:
+    history.faults.cut_until[host.name] = history.now + history.random.uniform(5.0, 200.0)
+
+
+def disk_fills(history: History, host: Host) -> None:
+    host.full_disk_until = history.now + history.random.uniform(1.0, 60.0)
+
+
+def docker_ends(history: History, host: Host) -> None:
+    host.docker_down_until = history.now + history.random.uniform(1.0, 100.0)
+
+
+def host_sleeps(history: History, host: Host) -> None:
+    if host.asleep_until <= history.now:
+        host.sleep(history.random.uniform(10.0, 400.0))
+
+
+AMBUSHES: Tuple[Callable[[History, Host], object], ...] = (
+    host_dies,
+    peer_dies,
+    peer_is_cordoned,
+    its_cordon_becomes_a_persons,
+    lease_is_anothers,
+    lease_is_anothers,
+    api_is_cut,
+    disk_fills,
+    docker_ends,
+    host_sleeps,
+    reboot_host,
+    lambda history, host: lease_deleted(history),
+    lambda history, host: node_touched(history),
+    take_intent_off,
+)
+
+
 DEEDS: Tuple[Tuple[Callable[[History], None], int], ...] = (
     (pressure, 12),
     (step_by_hand, 20),
@@ -459,5 +543,6 @@ DEEDS: Tuple[Tuple[Callable[[History], None], int], ...] = (
     (pods, 6),
     (odd_member, 2),
     (voter_lost, 2),
+    (kubelet_hangs, 3),
     (node_deleted, 1),
 )

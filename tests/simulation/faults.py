@@ -28,6 +28,7 @@ class Faults:
         self._accident = draw.choice((0.0, 0.3, 0.7))
         self._kill = draw.choice((0.0, 0.001, 0.004, 0.015)) * (0.5 + rough)
         self._pause = draw.choice((0.0, 0.001, 0.005))
+        self._ambush = draw.choice((0.0, 0.002, 0.01))
         self.cut_until: Dict[str, float] = {}
         self.expired_until: Dict[str, float] = {}
         self.large_hangs_until: Dict[str, float] = {}
@@ -63,6 +64,10 @@ class Faults:
             return False
         process.history.count("fault: process killed")
         return True
+
+    def ambushes(self) -> bool:
+        """Whether something is done to a step just now."""
+        return self._random.random() < self._ambush
 
     def pause(self, process: Process) -> float:
         """Seconds the process is stopped, or gets no CPU."""

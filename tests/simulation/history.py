@@ -13,6 +13,7 @@ from __future__ import annotations
 import random as randoms
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import lease as leases
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import (
     marks,
     people,
@@ -22,6 +23,7 @@ from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core im
 )
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.errors import RegradeError
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.levels import (
+    DOWN,
     ETCD_ONLY,
     FULL,
     UP,
@@ -198,6 +200,17 @@ class History:
             self.count("deed: step up despite a dead peer")
             process.run(walk.walk(process.plan, UP), self.ended)
 
+    def ambush(self, host: Host) -> None:
+        """Something is done to a step of this server just now."""
+        deed = self.random.choice(deeds.AMBUSHES)
+        self.count("fault: something done in the middle of a step")
+        deed(self, host)
+
+    def step_of_a_person(self, host: Host) -> None:
+        process = self.by_hand(host, hold=False)
+        if process:
+            process.run(walk.walk(process.plan, self.random.choice((DOWN, UP))), self.ended)
+
     def ended(self, result: Any, error: Optional[BaseException]) -> None:
         self.told(None, f"a command ended: {error or result}")
 
@@ -278,7 +291,7 @@ class History:
     def on_left_stopped(self, host: Host) -> None:
         """A restart has left k3s stopped: at times a peer goes too, and no API can be reached."""
         others = [other for other in self.cluster.hosts.values() if other is not host and other.powered]
-        if len(self.cluster.hosts) != 3 or len(others) != 2 or self.spoilt or self.random.random() < 0.3:
+        if len(self.cluster.hosts) != 3 or len(others) != 2 or self.spoilt or self.random.random() < 0.1:
             return
         peer = self.random.choice(others)
         self.count("fault: own server and a peer down with the journal open")
@@ -318,6 +331,8 @@ class History:
         random, cluster = self.random, self.cluster
         for host in cluster.hosts.values():
             self._watch(host, 2 if random.random() < 0.1 else 1)
+            if random.random() < 0.3:
+                deeds.some_pods(self, host)
         troubles = random.uniform(200.0, 1500.0)
         choices, weights = zip(*deeds.DEEDS)
         for deed in random.choices(choices, weights, k=random.choice((4, 10, 20, 30))):
@@ -369,11 +384,13 @@ class History:
             host.asleep_until = min(host.asleep_until, self.now)
             host.full_disk_until = host.docker_down_until = host.denied_until = 0.0
             host.loops_at, host.incurable = "", False
+            host.hung_until = min(host.hung_until, self.now)
             if host.k3s == LOOPING or (host.k3s == STOPPED and "journal" not in host.state):
                 host.start()
             self.press(host, 0.0, 0.6)
             self.person_uncordons(host) if self.checks.known[host.name].cordoned else None
             cluster.pods[host.name] = []
+        cluster.controller_stalled_until = min(cluster.controller_stalled_until, self.now)
         if cluster.lease is None:
             self.lease(Lease("", None, "", "", 0, ""))
 
@@ -384,7 +401,7 @@ class History:
             return "its journal is open"
         if marks.intent_of(node):
             return "its Node shows a step"
-        if lease is not None and lease.holder.startswith(f"{host.name}/") and "dead" not in lease.holder:
+        if lease is not None and leases.node_of(lease.holder) == host.name and lease.holder[-6:] != "/ghost":
             return f"the Lease is left with {lease.holder}"
         level = host.at()
         if host.k3s != RUNNING or not level:
@@ -414,7 +431,9 @@ class History:
                 self.checks.that("converges", False, "; ".join(f"{n}: {p}" for n, p in problems.items() if p))
                 return
             below = [host for host in self.cluster.hosts.values() if self.checks.below(host)]
-            behind = [host for host in below if "its marks say" in problems[host.name] and not host.processes]
+            behind = [
+                host for host in below if "its marks say" in problems[host.name] and not host.processes
+            ]
             if behind:  # somebody changed its level behind its watcher's back
                 process = self.by_hand(behind[0], wait=60.0)
                 if process:

@@ -62,7 +62,12 @@ class Process:
         self._renewing = False
         host.processes.append(self)
 
-    def run(self, steps: Generator[Any, Any, Any], ended: Callable[[Any, Optional[BaseException]], None]) -> None:
+    def run(
+        self,
+        steps: Generator[Any, Any, Any],
+        ended: Callable[[Any, Optional[BaseException]], None],
+        after: float = 0.0,
+    ) -> None:
         """Starts it; `ended` is told what it returned or raised, and nothing where it is killed."""
 
         def main() -> Waits:
@@ -79,7 +84,7 @@ class Process:
             self.die()
             ended(result, None)
 
-        self._actor = self.history.scheduler.spawn(main(), self.host)
+        self._actor = self.history.scheduler.spawn(main(), self.host, after)
 
     def die(self) -> None:
         """Its lock ends with it, and its threads."""
@@ -101,6 +106,10 @@ class Process:
         if self.faults.active:
             if self.faults.kills(self):
                 raise Killed
+            if self._held and self.faults.ambushes():
+                self.history.ambush(self.host)
+                if not self.alive:
+                    raise Killed
             pause = self.faults.pause(self)
             if pause:
                 self.paused += pause
