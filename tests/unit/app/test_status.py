@@ -103,8 +103,10 @@ def test_over_and_refused_tells_the_reason_the_cure_and_when_it_is_tried_again(h
         answer = {"result": "refused", "reason": "ready", "cure": "bring it back", "message": "ready: server3"}
         return watch.on_answer(found._replace(busy="down"), answer, sample, host.settings())[0]
 
+    step_to(host.cluster.process(S), "control-plane", hold=False)
     host.watched(refused, available=100)
     found = host.status()
+    assert not any("refused" in need for need in found["up"]["automatic_needs"])
     assert found["blocked"] == {
         "move": "down", "reason": "ready", "message": "ready: server3", "cure": "bring it back", "retry_in": 25,
     }  # fmt: skip

@@ -1182,6 +1182,27 @@ def test_a_record_removed_by_another_hand_is_adopted() -> None:
     assert_untouched(cluster)
 
 
+def test_a_server_on_its_way_back_that_another_hand_raised_stays_there() -> None:
+    cluster = recreated()
+    settle(cluster.process(S), automatic=True)
+    host = cluster.hosts[S]
+    host.running = host.record = "full"
+    assert settle(cluster.process(S), automatic=True)["back"] == ""
+    assert_untouched(cluster)
+    assert "bring-back" not in host.disk
+
+
+def test_a_switch_set_in_the_middle_of_a_return_leaves_its_note() -> None:
+    cluster = recreated()
+    host = cluster.hosts[S]
+    host.disk["bring-back"] = {"level": "etcd-only"}  # noted, and then killed
+    cluster.api.set_node(S, annotations={**cluster.node(S).annotations, marks.PAUSE: "yes"})
+    disk = dict(host.disk)
+    told = settle(cluster.process(S), automatic=True)
+    assert (told["action"], told["back"]) == ("left", "")
+    assert host.disk == disk
+
+
 def test_a_return_that_cannot_be_noted_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = recreated()
 

@@ -240,7 +240,9 @@ def test_a_refusal_is_blocked_with_its_reason_and_cure_and_starts_no_cooldown() 
 def tries(run: Run, reason: str, count: int) -> List[str]:
     """What is spawned over so many more refusals; an Event comes about at once."""
     verbs = []
+    begun = run.now
     while verbs.count("down") < count:
+        assert run.now - begun < 300 * count + 300, verbs
         for _at, verb in run.go(5):
             verbs.append(verb)
             if verb == "down":
@@ -311,10 +313,12 @@ def test_an_undo_found_at_the_start_is_looked_at_once_more() -> None:
     assert run.go(5000) == [(ended + 120, "settle")]
 
 
-def test_what_a_switch_left_is_settled_again_less_and_less_often() -> None:
-    """Nobody tells the watcher at full that a hold is over."""
+@pytest.mark.parametrize("looks_open", [False, True])
+def test_what_a_switch_left_is_settled_again_less_and_less_often(looks_open: bool) -> None:
+    """Nobody tells the watcher at full that a hold is over. What it left looks open all the while."""
     run = Run()
     run.go(5)
+    run.journal = looks_open
     times = [run.now]
     for _try in range(6):
         run.answer(result="done", action="left", level="full", message="held: the marks stay")
@@ -326,6 +330,7 @@ def test_what_a_switch_left_is_settled_again_less_and_less_often() -> None:
     assert run.log.count("settle: done: held: the marks stay") == 1
     assert run.told["settled"] == "held: the marks stay"
     assert run.told["unhealthy"] == ""
+    run.journal = False
     run.answer(result="done", action="repaired", level="full", message="repaired")
     assert run.go(100000) == []
 
@@ -348,6 +353,7 @@ def test_a_recreated_container_keeps_the_cooldown_and_starts_none() -> None:
     run.go(5)
     run.answer(result="done", action="returning", level="control-plane", back="etcd-only", message="came back")
     while run.watch.busy != "down":
+        assert run.now < 2000
         for _at, verb in run.go(5):
             if verb == "settle":
                 run.answer(
@@ -362,8 +368,9 @@ def test_a_return_that_is_refused_backs_off(reason: str) -> None:
     run = Run(memory={"level": "etcd-only"})
     run.go(5)
     run.answer(result="done", action="returning", level="control-plane", back="etcd-only", message="came back")
-    times = []
+    times: List[float] = []
     while len(times) < 6:
+        assert run.now < 3000, times
         for at, verb in run.go(5):
             if verb == "down":
                 times.append(at)
@@ -414,8 +421,9 @@ def test_a_settling_that_went_wrong_may_tell_the_level_all_the_same(result: str)
 def test_an_alert_that_could_not_be_given_is_tried_again_less_and_less_often() -> None:
     run = Run().at("etcd-only")
     run.available = 100
-    times = []
+    times: List[float] = []
     while len(times) < 4:
+        assert run.now < 3000, times
         for at, verb in run.go(5):
             if verb == "alert":
                 times.append(at)

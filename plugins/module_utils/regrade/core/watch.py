@@ -131,6 +131,8 @@ def on_journal(watch: Watch, present: bool, now: float) -> Watch:
         return watch
     if present:
         soon = min(watch.settle_at, now + FIRST_SETTLE_SECONDS)
+        if watch.left:  # what a switch left at full looks open for as long as it is on: no reason to hurry
+            soon = watch.settle_at
         return watch._replace(open=True, settle_at=soon, before=watch.state.last_step)
     noted = watch.state.last_step != watch.before  # it had its effect, so its intent came through
     return watch._replace(open=False, look_at=watch.look_at if noted else min(watch.look_at, now + LATE_SECONDS))
