@@ -26,6 +26,7 @@ from .checks import INVARIANTS, Broken
 from .history import History
 
 KEPT = Path(__file__).with_name("kept_seeds.txt")
+FIGURES = Path(__file__).resolve().parents[2] / "build" / "simulate" / "figures.json"  # for the summary of `make simulate`
 CHUNK = 25
 BREAKS_SHOWN = 5
 ENOUGH_SEEDS = 20_000  # fewer do not show each rare fault a hundred times
@@ -213,7 +214,6 @@ def main(arguments: Optional[List[str]] = None) -> int:
     parser.add_argument("--fresh", action="store_true", help="begin at a seed nobody has chosen")
     parser.add_argument("--kept", action="store_true", help="the kept seeds as well")
     parser.add_argument("--seed", type=int, help="one history, told as it goes")
-    parser.add_argument("--figures", help="where to write the figures as JSON")
     options = parser.parse_args(arguments)
     if options.seed is not None:
         return replay(options.seed)
@@ -229,7 +229,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
         few = too_few_cycles(whole)
         wrong += [few] if few else []
         sys.stdout.write("".join(f"LACKING {text}\n" for text in wrong))
-    if options.figures:
+    if FIGURES.parent.is_dir():  # `make simulate` has made it
         figures = {
             "first_seed": first,
             "histories": whole.histories,
@@ -240,9 +240,9 @@ def main(arguments: Optional[List[str]] = None) -> int:
             "breaks": [found._asdict() for found in whole.breaks],
             "counts": whole.counts,
             "checked": whole.checked,
-            "wrong": wrong,
+            **({"problem": "; ".join(wrong)} if wrong else {}),
         }
-        Path(options.figures).write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        FIGURES.write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     return 1 if wrong else 0
 
 

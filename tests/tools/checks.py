@@ -28,6 +28,7 @@ TREE = BUILD / "tree"
 TYPES = BUILD / "types"
 NAME = ("ansible_collections", "exadev", "k3s_regrade")
 PACKAGE = ".".join((*NAME, "plugins"))
+SIMULATION = ("-m", ".".join((*NAME, "tests", "simulation", "simulate")))
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,32 @@ def _problem(check: Check) -> tuple[Optional[str], str]:
     if check.seen is not None and not re.search(check.seen, output):
         return f"it does not say that it checked anything (expected {check.seen!r})", output
     return None, output
+
+
+def simulate() -> Outcome:
+    """The core in histories that nobody has seen, and in those that once broke."""
+    began = time.monotonic()
+    problem = None
+    try:
+        with Part("simulation") as part:
+            part.run(
+                [str(dotvenv.program("python")), *SIMULATION, "--seeds=2000", "--fresh", "--kept"],
+                cwd=ROOT,
+                env=dotvenv.environment(PYTHONPATH=str(TYPES)),
+                timeout=900,
+                echo=True,
+                describe=simulation_progress,
+            )
+    except Failed as error:
+        problem = str(error)
+    seconds = time.monotonic() - began
+    return Outcome("simulation", int(not problem), int(bool(problem)), seconds, [problem] if problem else [])
+
+
+def simulation_progress(line: str) -> str:
+    """How far the simulation is, from its bar; "" where a line does not tell."""
+    found = re.match(r"\[[#.]+\] (\d+ of \d+ histories)", line)
+    return found.group(1) if found else ""
 
 
 def pytest_progress(line: str) -> str:

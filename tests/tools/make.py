@@ -5,6 +5,7 @@
 Standard library only: it runs before there is a virtual environment. Settings, from the environment:
 
     SCENARIO=NAME        make molecule: only that scenario
+    SEEDS=N, SEED=N      make simulate: how many histories, or the one to tell
     KEEP=1               (anything but empty or 0) leave what was brought up
     REGRADE_K3S_IMAGE    another k3s image
     REGRADE_BED_NAME, REGRADE_BED_SUBNET    another bed beside one that runs
@@ -110,6 +111,7 @@ def test(report: Report) -> None:
     try:
         for outcome in checks.run_all():
             report.add(outcome)
+        report.add(checks.simulate())
         report.add(checks.pytest("bed's real tests", Path("tests", "bed", "tests", "real"), timeout=2400))
         report.add(timed("bed up", Bed().up))
         report.add(checks.pytest("adapters on real servers", Path("tests", "integration"), timeout=1800))
@@ -144,6 +146,18 @@ def bench(report: Report) -> None:
     report.add(figured(report, "bench"))
 
 
+def simulate(report: Report) -> None:
+    """SEEDS histories from seed 0, or the one of SEED, told as it goes."""
+    dotvenv.ensure()
+    checks.link_types()
+    seed, seeds = os.environ.get("SEED", ""), os.environ.get("SEEDS", "2000")
+    for name, value in (("SEED", seed or "0"), ("SEEDS", seeds)):
+        if not (value.isascii() and value.isdigit()):
+            raise Failed(f"{name} is {value!r}, expected a whole number: make simulate SEEDS=2000")
+    words = ("--seed", seed) if seed else ("--seeds", seeds)
+    report.add(figured(report, "simulate", *checks.SIMULATION, *words))
+
+
 def clean(report: Report) -> None:
     """Back to a fresh checkout. The cache outside it stays: it serves other checkouts too."""
     for name in (
@@ -166,6 +180,7 @@ TARGETS = {
     "molecule": (molecule, "the scenarios on the bed, or SCENARIO=name"),
     "bed-up": (bed_up, "the three servers alone"),
     "bed-down": (bed_down, "remove them, also after a crash"),
+    "simulate": (simulate, "the core in SEEDS simulated histories, or in the one of SEED"),
     "bench": (bench, "what the watcher weighs beside a shell loop and others, and what a step takes"),
     "build": (build, "the collection's archive at build/*.tar.gz"),
     "clean": (clean, "remove what these commands made in the checkout"),
@@ -175,18 +190,20 @@ TARGETS = {
 # -- what targets share
 
 
-def figured(report: Report, name: str) -> Outcome:
-    """``tests/NAME/NAME.py``, which says what it does and leaves ``build/NAME/figures.json`` for the summary."""
-    script, figures = Path("tests", name, f"{name}.py"), ROOT / "build" / name / "figures.json"
+def figured(report: Report, name: str, *words: str) -> Outcome:
+    """A program that says what it does and leaves ``build/NAME/figures.json`` for the summary; without `words`
+    it is ``tests/NAME/NAME.py``."""
+    words = words or (str(ROOT / "tests" / name / f"{name}.py"),)
+    figures = ROOT / "build" / name / "figures.json"
+    figures.parent.mkdir(parents=True, exist_ok=True)
     figures.unlink(missing_ok=True)
     began = time.monotonic()
-    done = subprocess.run(
-        [str(dotvenv.program("python")), str(ROOT / script)], cwd=ROOT, env=dotvenv.environment()
-    )
+    env = dotvenv.environment(PYTHONPATH=str(checks.TYPES))
+    done = subprocess.run([str(dotvenv.program("python")), *words], cwd=ROOT, env=env)
     if figures.is_file():
         report.figures.update(json.loads(figures.read_text(encoding="utf-8")))
     ok = done.returncode == 0
-    why = str(report.figures.pop("problem", None) or f"{script} gave exit code {done.returncode}")
+    why = str(report.figures.pop("problem", None) or f"{' '.join(words[:2])} gave exit code {done.returncode}")
     return Outcome(name, int(ok), int(not ok), time.monotonic() - began, [] if ok else [why])
 
 
