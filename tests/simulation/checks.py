@@ -263,7 +263,7 @@ class Checks:
         )
 
     def evicted(self, process: Process, pod: Pod) -> None:
-        if self.late or self.known[process.host.name].taken:
+        if self.late or self.known[process.host.name].taken or process.host.name in self._history.spoilt:
             return  # an eviction cannot be made conditional on the intent: one that arrives late ends a pod
         intent = self._under_intent(process, f"pod {pod.name} is evicted")
         self._acts(process.host, intent.id)

@@ -432,7 +432,9 @@ class History:
                 return
             below = [host for host in self.cluster.hosts.values() if self.checks.below(host)]
             behind = [
-                host for host in below if "its marks say" in problems[host.name] and not host.processes
+                host
+                for host in below
+                if problems[host.name].startswith("it runs at") and not host.processes
             ]
             if behind:  # somebody changed its level behind its watcher's back
                 process = self.by_hand(behind[0], wait=60.0)

@@ -176,6 +176,10 @@ class Process:
         yield from self.wait(0.002, 0.02)
         self.host.state.pop(request.name, None)
 
+    def _read_note(self, _request: ask.ReadNote) -> Answers:
+        yield from ()
+        return dict(self.host.noted)
+
     def _note_step(self, request: ask.NoteStep) -> Answers:
         yield from self.wait(0.002, 0.05)
         if self.host.full_disk_until > self.cluster.now:
@@ -414,6 +418,7 @@ ANSWERS: Dict[Type[Any], Callable[[Process, Any], Answers]] = {
     ask.ReadState: Process._read_state,
     ask.WriteState: Process._write_state,
     ask.RemoveState: Process._remove_state,
+    ask.ReadNote: Process._read_note,
     ask.NoteStep: Process._note_step,
     ask.CurrentLevel: Process._current_level,
     ask.Apply: actuator.apply,

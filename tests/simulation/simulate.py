@@ -26,7 +26,7 @@ from .checks import INVARIANTS, Broken
 from .history import History
 
 KEPT = Path(__file__).with_name("kept_seeds.txt")
-FIGURES = Path(__file__).resolve().parents[2] / "build" / "simulate" / "figures.json"  # for the summary of `make simulate`
+FIGURES = Path(__file__).resolve().parents[2] / "build" / "simulate" / "figures.json"  # for `make simulate`
 CHUNK = 25
 BREAKS_SHOWN = 5
 ENOUGH_SEEDS = 20_000  # fewer do not show each rare fault a hundred times

@@ -127,7 +127,8 @@ class Watcher:
         if verb == watch.SETTLE:
             steps = reconcile.settle(process.plan)
         elif verb in (watch.DOWN, watch.UP):
-            steps = walk.walk(process.plan, verb, self.watch.state.level)
+            plan = process.plan._replace(after=self._noted.get("id", ""))
+            steps = walk.walk(plan, verb, self.watch.state.level)
         else:
             steps = self.history.alert(process)
 

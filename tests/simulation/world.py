@@ -387,7 +387,8 @@ class Cluster:
         pairs = {"NODE_NAME": name, "KUBE_SERVER": "https://10.0.0.2:6443", **self.settings}
         world = World(
             settings=load("", pairs), cluster=self.api, actuator=host, vote=host, etcd=host, beside=host,
-            clock=self.time, store=host, lock=host, note_step=host.noted.update, log=host.logged.append,
+            clock=self.time, store=host, lock=host, note_step=host.noted.update, read_note=host.noted.copy,
+            log=host.logged.append,
         )  # fmt: skip
 
         def driver(of: World, with_hooks: Hooks) -> Driver:

@@ -250,6 +250,7 @@ def _parse(words: list[str]) -> argparse.Namespace:
         metavar="LEVEL",
         help="refuse where the server is at another level than this",
     )
+    step.add_argument("--after", metavar="ID", help=argparse.SUPPRESS)  # the last step the watcher knows of
     step.add_argument("--check", action="store_true", help="say what would be done, write nothing")
     step.add_argument(
         "--no-hold",
@@ -394,6 +395,7 @@ def _run(options: argparse.Namespace) -> int:
             options.check,
             options.expected,
             options.despite,
+            options.after,
         )
         _report(options, dict(stepped), stepped["message"])
     return DONE
@@ -495,6 +497,7 @@ def _compose(settings: Settings, options: argparse.Namespace) -> Server:
         store=store,
         lock=FileLock(settings.lock_file),
         note_step=store.note_step,
+        read_note=store.read_note,
         log=log,
     )
     return Server(world, hooks, f"{settings.node_name}/{os.urandom(8).hex()}")

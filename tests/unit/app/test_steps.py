@@ -621,6 +621,22 @@ def test_a_server_that_another_process_stepped_meanwhile_is_not_stepped_once_mor
     assert_at(cluster, "control-plane")
 
 
+def test_a_step_decided_before_others_is_not_taken_after_them_though_the_level_is_the_same_again() -> None:
+    """The watcher's child may be slow to start: the cooldown of what came between would be skipped."""
+    cluster = Cluster()
+    step_to(cluster.process(S), "down", hold=False)
+    seen = cluster.hosts[S].noted["id"]
+    step_to(cluster.process(S), "down", hold=False)
+    step_to(cluster.process(S), "up", hold=False)
+    writes = len(cluster.api.writes)
+    with pytest.raises(StepRefused, match="stepped meanwhile, and is at control-plane again") as caught:
+        step_to(cluster.process(S), "down", automatic=True, expected="control-plane", after=seen)
+    assert (caught.value.reason, caught.value.level) == ("level", "control-plane")
+    assert len(cluster.api.writes) == writes
+    latest = cluster.hosts[S].noted["id"]
+    assert step_to(cluster.process(S), "down", automatic=True, expected="control-plane", after=latest)["changed"]
+
+
 def test_a_step_that_was_decided_at_another_level_refuses() -> None:
     cluster = Cluster()
     step_to(cluster.process(S), "down", hold=False)

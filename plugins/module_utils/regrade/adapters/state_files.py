@@ -66,6 +66,13 @@ class StateFiles:
         finally:
             os.close(folder)
 
+    def read_note(self) -> Dict[str, str]:
+        """The note of the last step, {} where there is none that can be read."""
+        try:
+            return pair_files.read(os.path.join(self._folder, pair_files.LAST_STEP))
+        except OSError:
+            return {}
+
     def note_step(self, values: Dict[str, str]) -> None:
         """The last step, where the watcher looks for it."""
         path = os.path.join(self._folder, pair_files.LAST_STEP)

@@ -49,6 +49,7 @@ class World(NamedTuple):
     store: StateStore
     lock: HostLock
     note_step: Callable[[Dict[str, str]], None]
+    read_note: Callable[[], Dict[str, str]]
     log: Callable[[str], None]
     say: Callable[[str], None] = lambda text: None  # to the person who waits, if any
     confirm: Callable[[str], None] = _nobody_to_ask
@@ -146,6 +147,7 @@ class Driver:
             ask.ReadState: lambda r: w.store.read(r.name),
             ask.WriteState: lambda r: w.store.write(r.name, r.document),
             ask.RemoveState: lambda r: w.store.remove(r.name),
+            ask.ReadNote: lambda r: w.read_note(),
             ask.NoteStep: lambda r: w.note_step(r.pairs),
             ask.CurrentLevel: lambda r: w.actuator.current_level(),
             ask.Apply: self._apply,

@@ -8,7 +8,7 @@ gathered for a person. Nothing is printed here.
 
 from __future__ import annotations
 
-from typing import Callable, Generator, NamedTuple, Tuple, TypeVar
+from typing import Callable, Generator, NamedTuple, Optional, Tuple, TypeVar
 
 from ..core import cures, people, reconcile, requests
 from ..core.levels import DOWN, LEVELS, UP
@@ -87,10 +87,11 @@ def step_to(
     check: bool = False,
     expected: str = "",
     despite: Tuple[str, ...] = (),
+    after: Optional[str] = None,
 ) -> StepReport:
     """Steps DOWN, UP, or to a level (`core.walk`). Raises RegradeError."""
     node = server.world.settings.node_name
-    plan = server.plan(automatic, hold, wait)._replace(despite=despite)
+    plan = server.plan(automatic, hold, wait)._replace(despite=despite, after=after)
     done = server.run(walk(plan, where, expected, check))
     way = " to ".join((done.start, *done.planned))
     if not done.planned:

@@ -108,7 +108,8 @@ class Loop:
         self._note_seen = self._note_mark()
         missing = psi.missing_pressure(settings.pressure_file)
         self._memory = pair_files.read(self._memory_path)
-        self._watch = watch.begin(self._memory, pair_files.read(self._note_path), missing)
+        self._noted = pair_files.read(self._note_path)
+        self._watch = watch.begin(self._memory, self._noted, missing)
         self._notes = Notes(settings)
 
     def run(self) -> int:
@@ -189,7 +190,7 @@ class Loop:
     def _arguments(self, verb: str) -> tuple[str, ...]:
         words = VERBS[verb]
         if verb in (watch.DOWN, watch.UP):  # by the time it has the host's lock another may have stepped
-            words = (*words, "--from", self._watch.state.level)
+            words = (*words, "--from", self._watch.state.level, f"--after={self._noted.get('id', '')}")
         elif verb == watch.BLOCKED:
             state = self._watch.state
             move, text = f"--move={state.blocked_move}", f"--text={state.blocked[:500]}"
@@ -217,8 +218,8 @@ class Loop:
     def _look_at_note(self) -> None:
         mark = self._note_mark()
         if mark != self._note_seen:
-            self._note_seen = mark
-            self._watch = watch.on_note(self._watch, pair_files.read(self._note_path), self._settings)
+            self._note_seen, self._noted = mark, pair_files.read(self._note_path)
+            self._watch = watch.on_note(self._watch, self._noted, self._settings)
 
     def _remember(self) -> None:
         memory = watch.memory_of(self._watch)

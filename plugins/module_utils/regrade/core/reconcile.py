@@ -570,6 +570,11 @@ def _repair(plan: Plan, node: Node, level: str, member: str, hold: Optional[bool
                 yield Apply(level, no_restart, _no_note, {})
             except RegradeError as error:
                 raise StepRefused(f"the record of {level} could not be laid: {error}", "platform") from None
+        if level != FULL:  # before the marks: at whatever moment it is killed, the watcher knows
+            try:
+                yield WriteState(IDENTITY, {"uid": node.uid, "member": member})
+            except RegradeError as error:
+                raise StepRefused(f"what this server is cannot be noted: {error}", "storage") from None
         held = hold is False and marks.HOLD in node.annotations
         if marks.agrees(node, level) and not intent and not held:
             return
@@ -581,5 +586,3 @@ def _repair(plan: Plan, node: Node, level: str, member: str, hold: Optional[bool
     yield from under_lease(opened, work())
     if level == FULL:
         yield RemoveState(IDENTITY)
-    else:
-        yield WriteState(IDENTITY, {"uid": node.uid, "member": member})

@@ -70,6 +70,10 @@ class RemoveState(NamedTuple):  # -> None; StateLost
     name: str
 
 
+class ReadNote(NamedTuple):  # -> Dict[str, str]; the note of the last step, {} where there is none
+    pass
+
+
 class NoteStep(NamedTuple):  # -> None; StateLost; the last step, where the watcher looks for it
     pairs: Dict[str, str]
 
@@ -201,6 +205,7 @@ Request = Union[
     ReadState,
     WriteState,
     RemoveState,
+    ReadNote,
     NoteStep,
     CurrentLevel,
     Apply,

@@ -70,6 +70,7 @@ from .requests import (
     ReadMembers,
     ReadNode,
     ReadNodes,
+    ReadNote,
     ReadRenewals,
     ReadState,
     RecordEvent,
@@ -116,6 +117,7 @@ class Plan(NamedTuple):
     wait: float = 0.0  # seconds to wait for a held Lease
     despite: Tuple[str, ...] = ()  # dead peers a person leaves out of the gate: by hand and upwards only
     confirmed: bool = False  # a person said yes to restarting etcd without them
+    after: Optional[str] = None  # id of the last step it was decided after, "" for none; None: whatever came since
 
 
 class IntentGone(StepRefused):
@@ -273,6 +275,10 @@ def _step(plan: Plan, move: str, expected: str) -> Steps[Outcome]:
     start: str = yield CurrentLevel()
     if start != expected:
         raise LevelMoved(plan.node, start, expected)
+    if plan.after is not None and (yield ReadNote()).get("id", "") != plan.after:
+        raise StepRefused(
+            f"{plan.node} was stepped meanwhile, and is at {start} again: decide anew", "level", start
+        )
     target = start if move == STAY else below(start) if move == DOWN else above(start)
     if not target:
         raise StepRefused(f"{plan.node} is at {start} already: there is no level further {move}", "level", start)
