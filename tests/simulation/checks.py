@@ -201,6 +201,7 @@ class Checks:
         was, now = marks.intent_of(before), marks.intent_of(after)
         if was is None and now is not None:
             self._intent_written(process, host, now)
+        acted = bool(known.effects)  # before this write: taking back a mere intent is no step
         moved = _marks(before) != _marks(after)
         if moved:
             self.that(
@@ -220,7 +221,7 @@ class Checks:
             if marks.level_of(after) != FULL:
                 self._alone(host)
         if was is not None and now is None:
-            if known.effects and was.start != was.target:
+            if acted and was.start != was.target:
                 known.ended = (host.boottime(), host.boot_id)
             known.effects = ""
 
@@ -244,7 +245,7 @@ class Checks:
             )
         if not process.plan.automatic:
             return
-        if move != STAY or (repair and not process.found_open):
+        if move != STAY or (repair and not process.found_open and not host.trapped):  # that keeps the vote
             on = [switch for switch, since in known.switched.items() if since <= process.began]
             self.that("switches", not on, f"{host.name} begins a step by itself though {on} is on")
         if move == STAY or known.ended is None or known.note_lost:

@@ -55,7 +55,7 @@ def pressure(history: History) -> None:
     for _wave in range(random.randint(1, 2)):
         kind = random.choice(("stall", "floor", "thrashing container", "between"))
         share, available = {
-            "stall": (random.uniform(0.25, 0.9), random.uniform(0.1, 0.4)),
+            "stall": (random.uniform(0.25, 0.9), random.uniform(0.36, 0.48)),
             "floor": (random.uniform(0.0, 0.1), random.uniform(0.01, 0.07)),
             "thrashing container": (random.uniform(0.25, 0.9), random.uniform(0.7, 0.9)),
             "between": (random.uniform(0.0, 0.15), random.uniform(0.085, 0.13)),
