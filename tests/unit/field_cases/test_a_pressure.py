@@ -169,7 +169,7 @@ def test_a5_some_decides_in_any_order_and_other_lines_do_not(
     second = psi.sample(str(path), str(meminfo), "boot")
     assert (first.stall, second.stall) == (17948445, 22948445)
     ten_seconds = second._replace(monotonic=first.monotonic + 10)
-    assert stall_share(first, ten_seconds) == 0.5
+    assert stall_share(first, ten_seconds) == pytest.approx(0.5)
 
 
 # --- A7: meminfo without MemAvailable ---
