@@ -44,6 +44,7 @@ CURES: Dict[str, str] = {
     "level": "nothing: it is decided anew at the level the server is at",
     "level-unknown": "nothing while k3s boots; else look at its container or unit, and whether Docker answers",
     "host": "wait until the process that is named has ended; a hung one may be killed, the next ends its step",
+    "despite": "name other servers of the cluster, dead ones, for a step up, and confirm it with --yes",
     "node": "set NODE_NAME to the name of this server's Node",
     "identity": "do not restart this server; find out what removed its etcd member or its Node",
     "platform": "set right what is named, on this host",

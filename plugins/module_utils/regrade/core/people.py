@@ -369,7 +369,7 @@ def agreed(plan: Plan, levels: Tuple[str, ...]) -> Steps[Plan]:
     facts = yield from members_of(plan, nodes)
     _members, misfit = gate.match(facts)
     if misfit:
-        raise StepRefused(f"members: {misfit}")
+        raise StepRefused(f"members: {misfit}", "members")
     yield Confirm(f"{plan.node} will restart its k3s to step up: {gate.risk(facts)}")
     return plan._replace(confirmed=True)
 

@@ -344,15 +344,18 @@ def judge_despite(plan: Plan, nodes: Tuple[Node, ...], start: str, target: str) 
     if not plan.despite:
         return
     if plan.automatic or direction(start, target) != UP:
-        raise StepRefused("--despite leaves a dead peer out of a step up by hand, and of no other")
+        raise StepRefused("--despite leaves a dead peer out of a step up by hand, and of no other", "despite")
     others = [node.name for node in nodes if node.name != plan.node]
     for name in plan.despite:
         if name not in others:
             raise StepRefused(
-                f"--despite {name} names no other server of the cluster; there are {', '.join(others) or 'none'}"
+                f"--despite {name} names no other server of the cluster; there are {', '.join(others) or 'none'}",
+                "despite",
             )
     if restarts(start, target) and not plan.confirmed:
-        raise StepRefused("etcd restarts in this step, and to do so without a peer was not confirmed (--yes)")
+        raise StepRefused(
+            "etcd restarts in this step, and to do so without a peer was not confirmed (--yes)", "despite"
+        )
 
 
 def _act(opened: Open) -> Steps[Outcome]:
