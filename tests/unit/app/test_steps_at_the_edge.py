@@ -119,7 +119,8 @@ FAILURES = [
 CONFLICTS = [
     ("PATCH", NODE, CONFLICT, "somebody else wrote first")
 ]  # after a restart retried for two minutes
-RELEASES = [  # the Lease is held by then: what fails is that it is let go
+TAKINGS = [("PUT", LEASE, CONFLICT, "written by others")]
+RELEASES = [  # just before the restart the Lease is held: what fails is that it is let go
     ("PUT", LEASE, BUSY, "429"),
     ("PUT", LEASE, TIMED_OUT, "etcdserver: request timed out"),
     ("PUT", LEASE, NO_SPACE, "database space exceeded"),
@@ -134,7 +135,9 @@ def name_of(value: object) -> str:
     return str(value).strip("/?")[:40]
 
 
-@pytest.mark.parametrize(("method", "part", "reply", "words"), FAILURES + CONFLICTS, ids=name_of)
+@pytest.mark.parametrize(
+    ("method", "part", "reply", "words"), FAILURES + CONFLICTS + TAKINGS + RELEASES, ids=name_of
+)
 def test_a_failure_from_the_beginning_refuses_the_step(
     wire: StubCluster, method: str, part: str, reply: Reply, words: str
 ) -> None:

@@ -450,6 +450,7 @@ def under_lease(opened: Open, body: Steps[T]) -> Steps[T]:
 def take_lease(plan: Plan) -> Steps[None]:
     """Takes the Lease, or raises StepRefused naming its holder and its age as we saw it."""
     begun = yield Now()
+    tries = 0
     while True:
         now = yield Now()
         wait = begun.boottime + plan.wait - now.boottime
@@ -466,6 +467,9 @@ def take_lease(plan: Plan) -> Steps[None]:
             raise StepRefused(f"that the Lease is taken cannot be noted: {error}", "storage") from None
         if (yield from _swap_lease(plan, record)):
             return
+        tries += 1
+        if tries >= WRITE_TRIES:
+            raise StepRefused(f"the Lease was written by others {tries} times just before us", "lease")
 
 
 def _look_at_lease(plan: Plan, refuse: bool = True) -> Steps[Optional[Lease]]:
@@ -533,9 +537,11 @@ def _swap_lease(plan: Plan, record: Lease) -> Steps[bool]:
         raise StepRefused(str(error), error.reason) from None
     except ClusterError as error:  # it may still land: the note of it stays, see `reconcile`
         try:
-            return bool((yield ReadLease()).holder == plan.holder)
+            if (yield ReadLease()).holder == plan.holder:
+                return True
         except ClusterError:
-            raise StepRefused(f"the Lease was asked for, but no answer came: {error}", "cluster") from None
+            pass
+        raise StepRefused(f"the Lease was asked for, but not given: {error}", "cluster") from None
 
 
 def _still_ours(opened: Open) -> Steps[None]:
