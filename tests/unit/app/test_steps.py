@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import List
+from typing import Any, List
 
 import pytest
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.app.driver import Hooks, World
@@ -27,7 +27,12 @@ from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.er
     StepRefused,
 )
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.levels import direction
-from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.model import Lease, PeerAnswer
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.model import (
+    Eviction,
+    Lease,
+    PeerAnswer,
+    Pod,
+)
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.step import (
     HELD,
     IDENTITY,
@@ -1573,3 +1578,43 @@ def test_status_tells_each_check_and_what_stands_in_the_way(tmp_path: object) ->
     assert "server3 is not Ready" in report["next"]
     assert (report["lease"]["holder"], report["lease"]["free"], report["lease"]["error"]) == ("", True, "")
     assert cluster.api.writes == []
+
+
+def test_a_pod_that_the_api_fails_or_forbids_keeps_no_other_on_the_node() -> None:
+    for error in (unreachable(), Forbidden("admission webhook denied the request")):
+        cluster = Cluster(DRAIN_TIMEOUT_SECONDS="4")
+        cluster.api.pods_by_node[S] = [pod("first"), pod("second"), pod("third")]
+        evict = cluster.api.evict
+
+        def fails_the_first(found: Pod, evict: Any = evict, error: Exception = error) -> Eviction:
+            if found.name == "first":
+                raise error
+            return evict(found)  # type: ignore[no-any-return]
+
+        cluster.api.evict = fails_the_first  # type: ignore[method-assign]
+        done = step_to(cluster.process(S), "down")
+        assert done["steps"][0]["remaining"] == [f"default/first: {error}"]
+        assert [found.name for found in cluster.api.pods_by_node[S]] == ["first"]
+
+
+def test_pods_that_could_never_be_listed_are_not_taken_for_drained() -> None:
+    cluster = Cluster(DRAIN_TIMEOUT_SECONDS="4")
+    cluster.api.pods_by_node[S] = [pod("web")]
+    cluster.api.faults.append(fails("pods", unreachable(), 99))
+    done = step_to(cluster.process(S), "down")
+    assert "the pods could not be listed" in done["message"]
+
+
+def test_evictions_that_take_their_time_do_not_outlast_the_drains() -> None:
+    cluster = Cluster(DRAIN_TIMEOUT_SECONDS="20")
+    cluster.api.pods_by_node[S] = [pod(f"web-{number}") for number in range(60)]
+    evict = cluster.api.evict
+
+    def slow(found: Pod) -> Eviction:
+        cluster.time.sleep(5)
+        return evict(found)
+
+    cluster.api.evict = slow  # type: ignore[method-assign]
+    done = step_to(cluster.process(S), "down")
+    assert done["steps"][0]["seconds"] < 60
+    assert sum(text.endswith(": not evicted") for text in done["steps"][0]["remaining"]) == 56

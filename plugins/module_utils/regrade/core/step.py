@@ -31,7 +31,7 @@ No I/O and no clock here: the world answers the requests.
 
 from __future__ import annotations
 
-from typing import Callable, Dict, NamedTuple, Optional, Tuple
+from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from . import gate, marks
 from . import lease as leases
@@ -49,7 +49,7 @@ from .errors import (
     StepRefused,
 )
 from .levels import CONTROL_PLANE, DOWN, ETCD_ONLY, FULL, STAY, UP, above, below, direction, restarts
-from .model import Lease, Member, Node, NodeChange, Pod
+from .model import Eviction, Lease, Member, Node, NodeChange, Pod
 from .requests import (
     Apply,
     AskPeer,
@@ -789,7 +789,7 @@ def write_node(
                 raise
             if not isinstance(error, Conflict):
                 yield Log(f"writing Node {name}: {error}")
-            yield Sleep(POLL_SECONDS if not isinstance(error, Conflict) else 0.1)
+            yield Sleep(min(POLL_SECONDS, 0.1 * tries) if isinstance(error, Conflict) else POLL_SECONDS)
 
 
 def undo(opened: Open, why: str, began: bool) -> Steps[None]:
@@ -875,44 +875,69 @@ def _mark(opened: Open) -> Steps[None]:
 
 
 def _drain(opened: Open) -> Steps[None]:
-    """Evicts what can be evicted, for DRAIN_TIMEOUT_SECONDS at most; what stays is named."""
+    """Evicts what can be evicted, for DRAIN_TIMEOUT_SECONDS at most; what stays is named.
+
+    A pod that cannot be evicted, be it for its budget, a webhook or an API in trouble, keeps no other one here.
+    """
     settings = opened.plan.settings
     begun = yield Now()
+    end = begun.boottime + settings.drain_timeout_seconds
+    left: Optional[Tuple[Pod, ...]] = None  # as last listed
     reasons: Dict[str, str] = {}
+    unlisted = ""
     while True:
         yield from _not_lost(opened)
         try:
             pods: Tuple[Pod, ...] = yield ListPods(opened.plan.node)
-            left = [pod for pod in pods if _must_go(pod)]
+            left = tuple(pod for pod in pods if _must_go(pod))
             going = [pod for pod in left if _may_evict(pod, settings)]
-            for pod in going:
-                name = f"{pod.namespace}/{pod.name}"
-                if pod.terminating:
-                    reasons.setdefault(name, "is ending")
-                    continue
-                answer = yield Evict(pod)
-                reasons[name] = "is ending" if answer.accepted else answer.reason
+            if not going:
+                break
+            yield from _evict_all(going, reasons, end)
         except Forbidden as error:
             raise StepRefused(str(error), error.reason) from None
         except ClusterError as error:
-            yield Log(f"drain: {error}")
-            left, going = [], [Pod("", "", "", "", False, False, False)]  # not known: look again
+            unlisted = f"the pods could not be listed: {error}"
+            yield Log(f"drain: {unlisted}")
         now = yield Now()
-        if not going or now.boottime - begun.boottime >= settings.drain_timeout_seconds:
+        if now.boottime >= end:
             break
         opened.watch = yield from _look(opened.watch)
         yield Sleep(POLL_SECONDS)
-    opened.remaining = tuple(
-        f"{pod.namespace}/{pod.name}: "
-        + (
-            reasons.get(f"{pod.namespace}/{pod.name}", "not evicted")
-            if _may_evict(pod, settings)
-            else "has no owner"
-        )
-        for pod in left
-    )
+    opened.remaining = (unlisted,) if left is None else tuple(_staying(pod, reasons, settings) for pod in left)
     if opened.remaining:
         yield Log(f"drain incomplete: {'; '.join(opened.remaining)}")
+
+
+def _evict_all(pods: List[Pod], reasons: Dict[str, str], end: float) -> Steps[None]:
+    """One try for each, noting why a pod stays. Raises Forbidden where the API has forbidden every one."""
+    refusals: List[Forbidden] = []
+    for pod in pods:
+        now = yield Now()
+        if now.boottime >= end:
+            return
+        if pod.terminating:
+            reasons.setdefault(_pod_name(pod), "is ending")
+            continue
+        try:
+            answer: Eviction = yield Evict(pod)
+            reasons[_pod_name(pod)] = "is ending" if answer.accepted else answer.reason
+        except ClusterError as error:
+            reasons[_pod_name(pod)] = str(error)
+            if isinstance(error, Forbidden):
+                refusals.append(error)
+    if refusals and len(refusals) == len(reasons):
+        raise refusals[0]
+
+
+def _pod_name(pod: Pod) -> str:
+    return f"{pod.namespace}/{pod.name}"
+
+
+def _staying(pod: Pod, reasons: Dict[str, str], settings: Settings) -> str:
+    """A pod that stays, and why."""
+    why = reasons.get(_pod_name(pod), "not evicted") if _may_evict(pod, settings) else "has no owner"
+    return f"{_pod_name(pod)}: {why}"
 
 
 def _drain_again(opened: Open) -> Steps[None]:
@@ -934,7 +959,7 @@ def _judge_pods(settings: Settings, pods: Tuple[Pod, ...], final: bool) -> None:
     """Refuses a restart that would end pods which must not be. `final`: after the drain, before the
     restart."""
     left = [pod for pod in pods if _must_go(pod)]
-    lost = [f"{pod.namespace}/{pod.name}" for pod in left if not _may_evict(pod, settings)]
+    lost = [_pod_name(pod) for pod in left if not _may_evict(pod, settings)]
     if lost:
         raise StepRefused(
             f"pods without an owner would be lost for good: {', '.join(lost)} (move them, or set "
@@ -942,7 +967,7 @@ def _judge_pods(settings: Settings, pods: Tuple[Pod, ...], final: bool) -> None:
             "pods",
         )
     if final and left and settings.drain_remaining == "refuse":
-        names = ", ".join(f"{pod.namespace}/{pod.name}" for pod in left)
+        names = ", ".join(map(_pod_name, left))
         raise StepRefused(f"pods are still on the Node and DRAIN_REMAINING=refuse: {names}", "pods")
 
 
