@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How Hypothesis searches in the unit tests: the same examples in every run, no deadline, nothing kept on disk.
+"""What the unit tests run under: how Hypothesis searches, and which signals reach them.
 
-A run that fails on one machine fails on all of them. To look for new examples instead:
-`pytest --hypothesis-profile=search tests/unit/properties`.
+Hypothesis makes the same examples in every run, with no deadline and nothing kept on disk: a run that fails on one
+machine fails on all of them. To look for new examples instead: `pytest --hypothesis-profile=search tests/unit/properties`.
 """
 
 from __future__ import annotations
+
+import signal
 
 from hypothesis import HealthCheck, settings
 
@@ -20,3 +22,8 @@ settings.register_profile(
     "search", settings.get_profile("fixed"), derandomize=False, max_examples=5000, print_blob=True
 )
 settings.load_profile("fixed")
+
+# A shell cannot trap what was ignored when it began, and what `nohup` or a shell's `&` starts ignores these.
+for number in (signal.SIGHUP, signal.SIGINT):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)
