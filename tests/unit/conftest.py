@@ -2,7 +2,8 @@
 """What the unit tests run under: how Hypothesis searches, and which signals reach them.
 
 Hypothesis makes the same examples in every run, with no deadline and nothing kept on disk: a run that fails on one
-machine fails on all of them. To look for new examples instead: `pytest --hypothesis-profile=search tests/unit/properties`.
+machine fails on all of them. To look for new examples instead:
+`pytest --hypothesis-profile=search tests/unit/properties`.
 """
 
 from __future__ import annotations
