@@ -271,6 +271,24 @@ def test_a_peer_that_falls_after_the_drain_stops_the_restart_and_the_step_is_und
     assert_free(cluster)
 
 
+@pytest.mark.parametrize("move", ["down", "up"])
+def test_a_step_that_had_not_begun_takes_its_intent_back_and_sets_no_cordon_again(move: str) -> None:
+    cluster = Cluster()
+    step_to(cluster.process(S), "control-plane")
+    cluster.api.set_node(S, unschedulable=False, cordoned_by=())  # a person
+
+    def falls(name: str) -> None:
+        if name == "after change_node":  # the intent is written
+            cluster.api.set_node("server2", ready=None)
+
+    cluster.api.faults.append(falls)
+    with pytest.raises(StepRefused, match="ready: server2 is not Ready"):
+        step_to(cluster.process(S), move)
+    assert_at(cluster, "control-plane")
+    assert not cluster.node(S).unschedulable
+    assert_free(cluster)
+
+
 def test_a_lost_renewal_before_the_restart_stops_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster()
     step_to(cluster.process(S), "down")

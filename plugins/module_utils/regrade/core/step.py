@@ -795,13 +795,18 @@ def write_node(
 def undo(opened: Open, why: str, began: bool) -> Steps[None]:
     """Back to where the step began: record (no restart), marks and intent in one write, journal closed.
 
+    Where nothing had `began` the marks are as they were, and the intent alone goes: below full a person may
+    have taken the cordon off, which is not set again for a step that never was.
     Raises StepFailed, left open, where that cannot be done now.
     """
     yield Log(f"undoing {opened.words}: {why}")
     try:
         if began and opened.start != opened.target:  # at the same level to apply would be to cure again
             yield Apply(opened.start, no_restart, opened_note(opened), {})
-        yield from write_level(opened, opened.start, True, FINISH_SECONDS)
+        if began:
+            yield from write_level(opened, opened.start, True, FINISH_SECONDS)
+        else:
+            yield from _take_back(opened)
     except IntentGone as error:
         if began:
             raise StepFailed(f"{opened.words} ({why}) is left open: {error}", True) from None
@@ -810,6 +815,19 @@ def undo(opened: Open, why: str, began: bool) -> Steps[None]:
             f"{opened.words} ({why}) is left open, as it could not be undone: {error}", True
         ) from None
     yield from close(opened, opened.start, "undone" if began else "")
+
+
+def _take_back(opened: Open) -> Steps[None]:
+    """Our intent off the Node, and nothing else."""
+
+    def build(node: Node) -> NodeChange:
+        _our_intent(opened, node)
+        return NodeChange(annotations={marks.INTENT: None})
+
+    def done(node: Node) -> bool:
+        return marks.intent_of(node) is None
+
+    yield from write_node(opened.plan.node, opened.uid, build, done, FINISH_SECONDS)
 
 
 def close(opened: Open, level: str, outcome: str) -> Steps[None]:
