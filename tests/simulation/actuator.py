@@ -101,6 +101,11 @@ def _restart_into(process: Process, request: ask.Apply, running: str) -> Answers
     yield from process.drive(request.note({"started_at": str(host.starts), "record_before": old}))
     try:
         yield from _write_record(process, level, False)
+        if process.faults.active and process.faults.at_a_mark():
+            process.history.count("fault: process stopped just before the restart")
+            process.history.lose_a_peer(host)
+            yield from process.stopped_for(process.random.uniform(12.0, 40.0))
+        process.paused_at_gate = process.paused
         yield from process.drive(request.before_restart())
     except RegradeError:
         if host.full_disk_until <= process.cluster.now:

@@ -22,8 +22,10 @@ from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.le
     direction,
 )
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.model import Lease, Node, Pod
-from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.settings import GATE_AGE_SECONDS
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.reading import Sample
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.ports import StepRefused
+
+from .cluster import RUNNING
 
 if TYPE_CHECKING:
     from .cluster import Host
@@ -39,18 +41,28 @@ INVARIANTS = {
     "by one": "levels move by one, from the level of the step's intent to its target",
     "intent first": "journal, then intent, then effects; and every effect under the intent of its own step",
     "cordon": "a person's cordon survives",
-    "lease held": "the Lease is this server's when k3s was restarted and when apply_level returns",
+    "labelled": "a server carries its level's label the whole time it is below full",
+    "pods": "no pod is evicted, or ended by a restart, that has to stay",
+    "lease held": "the Lease is this server's whenever marks change or k3s restarts, and until the step is verified",
     "takeover": "no takeover from another Node before the holder's duration on the taker's clock",
-    "switches": "held, paused or dry-run: nothing is begun by itself",
+    "switches": "held, paused or dry-run nothing is begun by itself, and at STEP_UP=manual nothing upwards",
     "cooldown": "automatic steps keep the cooldown",
+    "held up": "no cooldown is waited out that is none: after a refusal, or downwards after a boot",
+    "sustained": "by itself it goes down only under pressure that lasted and was true",
     "calm": "by itself it goes up only after a calm that was seen throughout and was true",
     "started": "a k3s that somebody else stopped is left stopped",
     "reasons": "every refusal has its reason",
     "converges": "once faults stop: no step is open, level, record and marks agree, nothing of ours is left over",
+    "trap": "a k3s locked behind its own address is freed before it ends itself",
+    "brought back": "a container that lost the link to its record goes back down to the record's level",
     "rule zero": "our own stopped k3s is started again while no API can be reached",
     "cycle": "sustained pressure steps down to etcd-only, and calm back up to full",
     "no bug": "nothing raises what is no error of ours",
 }
+# The figures of the design, not those of the code that is checked.
+GATE_AGE_SECONDS = 5.0
+TRAP_SECONDS = 900.0  # true time after which a k3s locked behind its own address ends itself
+LASTING_SECONDS = 600.0  # true time after which no reading, however long its hole, shows what was before
 SLACK_SECONDS = 3.0  # true time that small calls take between the gate and the restart
 
 
@@ -75,8 +87,10 @@ class Known:
         self.calm = True
         self.uneasy_since = self.uneasy_until = -1e9  # true times of the last stretch without calm
         self.taken: Optional[Tuple[marks.Intent, float]] = None  # the intent a person took off last, and when
-        self.gap_at = -1e9  # when the last hole in the watcher's samples ended (monotonic)
-        self.sampled: Optional[float] = None
+        self.pressed_since = self.pressed_until = -1e9  # true times of the last stretch without calm, as a whole
+        self.tried: Optional[Tuple[float, str]] = None  # boottime and boot of what last began a cooldown
+        self.pods_at = -1e9  # when pods last came to it
+        self.trapped_since: Optional[float] = None
 
 
 class Checks:
@@ -196,9 +210,11 @@ class Checks:
                 )
         if before.unschedulable and not after.unschedulable:
             self.that("cordon", not known.cordoned, f"the cordon a person set on {before.name} was taken off")
-        if process.kind == "people":
-            return
         was, now = marks.intent_of(before), marks.intent_of(after)
+        if process.kind == "people":
+            if was is not None and now is None:
+                known.taken = (was, self._history.now)
+            return
         if was is None and now is not None:
             self._intent_written(process, host, now)
         acted = bool(known.effects)  # before this write: taking back a mere intent is no step
@@ -220,10 +236,22 @@ class Checks:
             self._acts(host, was.id)
             if marks.level_of(after) != FULL:
                 self._alone(host)
+            if not self.late and not self.forced:
+                self._holds_lease(process, f"when it is marked {marks.level_of(after)}")
+                self._keeps_label(host, marks.level_of(after))
         if was is not None and now is None:
             if acted and was.start != was.target:
-                known.ended = (host.boottime(), host.boot_id)
+                known.ended = known.tried = (host.boottime(), host.boot_id)
+            if marks.level_of(after) == was.target != was.start and not self.late and not self.forced:
+                self._holds_lease(process, f"when the step to {was.target} ends")
             known.effects = ""
+
+    def _keeps_label(self, host: Host, level: str) -> None:
+        self.that(
+            "labelled",
+            level != FULL or self.forced or (host.running != ETCD_ONLY and host.record == FULL),
+            f"{host.name} is marked full at {host.running}, its record says {host.record}",
+        )
 
     def _intent_written(self, process: Process, host: Host, intent: marks.Intent) -> None:
         if self.late:
@@ -248,6 +276,11 @@ class Checks:
         if move != STAY or (repair and not process.found_open and not host.trapped):  # that keeps the vote
             on = [switch for switch, since in known.switched.items() if since <= process.began]
             self.that("switches", not on, f"{host.name} begins a step by itself though {on} is on")
+            self.that(
+                "switches",
+                move != UP or settings.step_up == "automatic",
+                f"{host.name} goes up by itself at STEP_UP={settings.step_up}",
+            )
         if move == STAY or known.ended is None or known.note_lost:
             known.note_lost = known.note_lost and move == STAY
             return
@@ -268,11 +301,15 @@ class Checks:
             return  # an eviction cannot be made conditional on the intent: one that arrives late ends a pod
         intent = self._under_intent(process, f"pod {pod.name} is evicted")
         self._acts(process.host, intent.id)
+        stays = pod.mirror or pod.finished or pod.owner_kind == "DaemonSet"
+        lost = not pod.owner_kind and process.plan.settings.drain_pods_without_owner == "refuse"
+        self.that("pods", not (stays or lost), f"pod {pod.name} of {pod.owner_kind or 'no owner'} is evicted")
 
     # -- this server
 
-    def state_written(self, process: Process, name: str, document: Dict[str, Any]) -> None:
-        return
+    def noted(self, process: Process) -> None:
+        """The note of a step was written."""
+        self.known[process.host.name].tried = (process.host.boottime(), process.host.boot_id)
 
     def note_lost(self, process: Process) -> None:
         self.known[process.host.name].note_lost = True
@@ -305,6 +342,13 @@ class Checks:
         )
         self._acts(host, intent.id)
         self._holds_lease(process, f"when k3s is restarted for {level}")
+        node = self._cluster.objects.get(host.name)
+        label = marks.level_of(node) if node else "not at all"
+        self.that(
+            "labelled", label == ETCD_ONLY or self.forced, f"{host.name} is restarted for {level}, marked {label}"
+        )
+        if level == ETCD_ONLY and host.running != ETCD_ONLY:
+            self._ends_pods(process)
         window = self._window(process)
         others = [other for other in self._cluster.hosts.values() if other is not host]
         whole = sum(other.up() or self._history.now - other.down_at <= window for other in others)
@@ -314,6 +358,21 @@ class Checks:
             2 * whole > voters or host.at() == "" or self._despite(process),
             f"{host.name} is restarted for {level} with {whole} of {voters - 1} others up",
         )
+
+    def _ends_pods(self, process: Process) -> None:
+        """The restart ends every pod that is still there; those that came since the process began nobody saw."""
+        if self.known[process.host.name].pods_at >= process.began:
+            return
+        settings = process.plan.settings
+        for pod in self._cluster.pods[process.host.name]:
+            stays = pod.mirror or pod.finished or pod.owner_kind == "DaemonSet"
+            kept = settings.drain_remaining == "refuse"
+            lost = not pod.owner_kind and settings.drain_pods_without_owner == "refuse"
+            self.that(
+                "pods",
+                stays or not (kept or lost),
+                f"the restart ends pod {pod.name} of {pod.owner_kind or 'no owner'}",
+            )
 
     def _window(self, process: Process) -> float:
         """True seconds since which the gate must have been asked, where k3s is restarted now."""
@@ -338,18 +397,61 @@ class Checks:
 
     # -- deciding
 
-    def sampled(self, watcher: Watcher) -> None:
-        """Before each decision: whether samples are missing."""
-        host = watcher.host
-        known, now = self.known[host.name], host.monotonic()
-        hole = 3 * watcher.settings.sample_seconds
-        if known.sampled is None or not 0 <= now - known.sampled <= hole + 1:
-            known.gap_at = now
-        known.sampled = now
+    def sampled(self, watcher: Watcher, sample: Sample) -> None:
+        """Before each decision: whether samples are missing, or cannot be read."""
+        host, settings = watcher.host, watcher.settings
+        now, boottime = host.monotonic(), host.boottime()
+        before, watcher.sampled = watcher.sampled, (now, boottime)
+        cut = before is None or sample.stall is None
+        hole = sample.available is None
+        if before is not None:
+            awake = now - before[0]
+            cut = cut or awake <= 0 or boottime - before[1] - awake > 5.0  # rebooted, or slept
+            hole = hole or awake > 3 * settings.sample_seconds + 1
+        if cut:
+            watcher.seen_since = now
+        elif hole:  # the stall's total goes on over it, so that the window need not begin anew
+            watcher.seen_since = max(watcher.seen_since, now - settings.pressure_window_seconds)
+
+    def answered(self, watcher: Watcher, result: str) -> None:
+        """A child of the watcher has ended: what was not refused begins a cooldown, also without its note."""
+        if watcher.watch.busy in (DOWN, UP) and result in ("done", "failed"):
+            self.known[watcher.host.name].tried = (watcher.host.boottime(), watcher.host.boot_id)
 
     def decided(self, watcher: Watcher, decision: policy.Decision) -> None:
-        if decision.action != UP:
+        self._waits_no_longer(watcher, decision)
+        if decision.action == DOWN:
+            self._goes_down(watcher)
+        elif decision.action == UP:
+            self._goes_up(watcher, decision)
+
+    def _waits_no_longer(self, watcher: Watcher, decision: policy.Decision) -> None:
+        host, tried = watcher.host, self.known[watcher.host.name].tried
+        left = 0.0
+        if tried and tried[1] == host.boot_id:
+            left = max(0.0, watcher.settings.cooldown_down_seconds - (host.boottime() - tried[0]))
+        self.that(
+            "held up",
+            decision.cooldown_down <= left + 1.0,
+            f"{host.name} would wait {decision.cooldown_down:.0f} s to go down, {left:.0f} s are left of its cooldown",
+        )
+
+    def _goes_down(self, watcher: Watcher) -> None:
+        host, known, now = watcher.host, self.known[watcher.host.name], self._history.now
+        if watcher.watch.state.back:
             return
+        if known.calm:
+            truly = now - known.pressed_until
+            self.that("sustained", truly < LASTING_SECONDS, f"{host.name} goes down after {truly:.0f} s of true calm")
+        elif known.pressed_since - known.pressed_until > LASTING_SECONDS:  # nothing shows from before
+            truly = (now - known.pressed_since) * host.rate
+            self.that(
+                "sustained",
+                truly >= watcher.settings.sustain_down_seconds - 1.0,
+                f"{host.name} goes down after {truly:.0f} s of pressure",
+            )
+
+    def _goes_up(self, watcher: Watcher, decision: policy.Decision) -> None:
         host, settings = watcher.host, watcher.settings
         known = self.known[host.name]
         asked = settings.sustain_up_seconds
@@ -366,8 +468,27 @@ class Checks:
         self.that(
             "calm", truly >= asked - 1 or lasted < shows, f"{host.name} goes up after {truly:.0f} s of true calm"
         )
-        seen = host.monotonic() - known.gap_at
-        self.that("calm", seen >= asked - 1, f"{host.name} goes up {seen:.0f} s after a hole in its samples")
+        seen = host.monotonic() - watcher.seen_since
+        asked += settings.pressure_window_seconds  # no reading before the first window is full
+        self.that("calm", seen >= asked - 1, f"{host.name} goes up {seen:.0f} s after what its samples begin with")
+
+    # -- time and again
+
+    def looked(self) -> None:
+        """Once faults have stopped: how long k3s is locked behind its own address."""
+        now = self._history.now
+        for name, host in self._cluster.hosts.items():
+            known = self.known[name]
+            locked = host.trapped and host.running == ETCD_ONLY and host.k3s == RUNNING
+            if not locked or host.incurable or "uncured" in host.state or self._history.faults.active:
+                known.trapped_since = None
+                continue
+            known.trapped_since = now if known.trapped_since is None else known.trapped_since
+            self.that(
+                "trap",
+                now - known.trapped_since < TRAP_SECONDS,
+                f"{name} is locked behind its own address for {TRAP_SECONDS:.0f} s",
+            )
 
     def raised(self, process: Process, error: BaseException) -> None:
         if isinstance(error, StepRefused):

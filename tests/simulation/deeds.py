@@ -7,7 +7,7 @@ Each is drawn by weight from `DEEDS` at random moments and sees to what follows 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Callable, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Optional, Tuple
 
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import (
     marks,
@@ -85,7 +85,7 @@ def settle_by_hand(history: History) -> None:
 def two_at_once(history: History) -> None:
     """Every server is told to step in the same instant."""
     for host in history.cluster.hosts.values():
-        process = history.by_hand(host, hold=False)
+        process = history.by_hand(host, hold=False, wait=history.random.choice((0.0, 200.0)))
         if process:
             process.run(walk.walk(process.plan, DOWN), history.ended)
 
@@ -162,7 +162,11 @@ def cordon(history: History) -> None:
 
 
 def uncordon(history: History) -> None:
-    history.person_uncordons(_busiest(history))
+    """A person takes a cordon off, whoever set it; some set it again."""
+    host = _busiest(history)
+    history.person_uncordons(host)
+    if history.random.random() < 0.5:
+        history.later_on(history.random.uniform(1.0, 60.0), lambda: history.person_cordons(host))
 
 
 def kured(history: History) -> None:
@@ -263,16 +267,25 @@ def record_changed(history: History) -> None:
     if not host.powered or host.k3s != RUNNING:
         return
     level = history.random.choice((FULL, FULL, ETCD_ONLY))
+    if level != FULL and "journal" in host.state:
+        return  # at a level that the open step does not touch it waits for a person for ever
     if level != FULL:
         history.checks.forced = True
     host.record, host.linked = level, True
     host.restart()
 
     def settle() -> None:
-        """A watcher at full asks nobody, so who went behind its back has it look."""
+        """A watcher at full asks nobody, so who went behind its back has it look, until it has."""
         process = history.by_hand(host, wait=60.0) if history.checks.below(host) else None
         if process:
-            process.run(reconcile.settle(process.plan), history.ended)
+            process.run(reconcile.settle(process.plan), ended)
+        elif history.checks.below(host):  # the host is off or asleep
+            history.scheduler.call(30.0, settle)
+
+    def ended(result: Any, error: Optional[BaseException]) -> None:
+        history.ended(result, error)
+        if error is not None:
+            history.scheduler.call(30.0, settle)
 
     history.later_on(history.random.uniform(30.0, 300.0), lambda: history.scheduler.call(30.0, settle))
 
@@ -377,6 +390,7 @@ def pods(history: History) -> None:
 def some_pods(history: History, host: Host) -> None:
     random = history.random
     mine = history.cluster.pods[host.name]
+    history.checks.known[host.name].pods_at = history.now
     for number in range(random.randint(1, 3)):
         name = f"{host.name}-{len(mine)}-{number}-{int(history.now)}"
         kind = random.choice(
@@ -422,6 +436,9 @@ def node_deleted(history: History) -> None:
     host = _busiest(history)
     if history.spoilt or host.name not in history.cluster.objects or history.random.random() < 0.7:
         return
+    intent = marks.intent_of(history.cluster.objects[host.name])
+    if intent is not None:
+        history.checks.known[host.name].taken = (intent, history.now)
     history.spoil(host, "its Node was deleted")
     history.cluster.delete_node(host.name)
 
@@ -504,7 +521,7 @@ AMBUSHES: Tuple[Callable[[History, Host], object], ...] = (
 
 
 DEEDS: Tuple[Tuple[Callable[[History], None], int], ...] = (
-    (pressure, 12),
+    (pressure, 16),
     (step_by_hand, 20),
     (settle_by_hand, 2),
     (two_at_once, 4),
@@ -515,7 +532,7 @@ DEEDS: Tuple[Tuple[Callable[[History], None], int], ...] = (
     (maintenance, 3),
     (switch_on, 4),
     (cordon, 3),
-    (uncordon, 1),
+    (uncordon, 3),
     (kured, 2),
     (lease_deleted, 3),
     (lease_rewritten, 3),

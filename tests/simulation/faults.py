@@ -29,6 +29,7 @@ class Faults:
         self._kill = draw.choice((0.0, 0.001, 0.004, 0.015)) * (0.5 + rough)
         self._pause = draw.choice((0.0, 0.001, 0.005))
         self._ambush = draw.choice((0.0, 0.002, 0.01))
+        self._at_mark = draw.choice((0.0, 0.1, 0.3))
         self.cut_until: Dict[str, float] = {}
         self.expired_until: Dict[str, float] = {}
         self.large_hangs_until: Dict[str, float] = {}
@@ -57,7 +58,7 @@ class Faults:
         """What goes wrong with one restart, "" for nothing."""
         if not self.active or self._random.random() >= self._accident:
             return ""
-        return self._random.choice(ACCIDENTS)
+        return self._random.choice((*ACCIDENTS, ACCIDENTS[1]))  # the one that only rule zero can mend
 
     def kills(self, process: Process) -> bool:
         if self._random.random() >= self._kill:
@@ -68,6 +69,10 @@ class Faults:
     def ambushes(self) -> bool:
         """Whether something is done to a step just now."""
         return self._random.random() < self._ambush
+
+    def at_a_mark(self) -> bool:
+        """Whether something comes between what a process saw and the mark, or the restart, that follows from it."""
+        return self._random.random() < self._at_mark
 
     def pause(self, process: Process) -> float:
         """Seconds the process is stopped, or gets no CPU."""

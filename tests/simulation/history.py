@@ -23,6 +23,7 @@ from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core im
 )
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.errors import RegradeError
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.levels import (
+    CONTROL_PLANE,
     DOWN,
     ETCD_ONLY,
     FULL,
@@ -36,7 +37,7 @@ from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.re
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.settings import Settings, load
 
 from . import deeds
-from .checks import Broken, Checks
+from .checks import TRAP_SECONDS, Broken, Checks
 from .cluster import LOOPING, RUNNING, STOPPED, TOTAL, Cluster, Host
 from .faults import Faults
 from .process import Process
@@ -50,9 +51,9 @@ TIMES = {
     "SUSTAIN_DOWN_SECONDS": "60",
     "SUSTAIN_UP_SECONDS": "90",
     "COOLDOWN_DOWN_SECONDS": "100",
-    "COOLDOWN_UP_SECONDS": "150",
+    "COOLDOWN_UP_SECONDS": "240",  # longer than a window and SUSTAIN_UP, so that it shows after a boot
     "SETTLE_SECONDS": "60",
-    "DRAIN_TIMEOUT_SECONDS": "10",
+    "DRAIN_TIMEOUT_SECONDS": "20",
     "BOOT_TIMEOUT_SECONDS": "60",
     "TRAP_WAIT_SECONDS": "60",
     "HEADROOM_ETCD_ONLY": "200MiB",
@@ -60,6 +61,7 @@ TIMES = {
 SETTLE_WITHIN = 6000.0  # true seconds of calm within which all must have settled
 DOWN_WITHIN = 3000.0  # of pressure, within which the server must be at etcd-only
 UP_WITHIN = 9000.0  # of calm again: relapses make it wait up to an hour for each level
+ALONE_SECONDS = 1200.0  # in which our own stopped k3s must be started again, whatever else fails
 LOOK_SECONDS = 30.0
 _SETTINGS: Dict[Tuple[str, ...], Settings] = {}
 
@@ -100,6 +102,7 @@ class History:
         self.checks = Checks(self)
         self.counts: Dict[str, int] = {}
         self.steps = self.cycles = 0
+        self._alone = 0  # servers that are stopped with their step open and no API to be reached
         self.automatic = random.random() < 0.85
         more = {
             "STEP_UP": "automatic" if self.automatic else "manual",
@@ -162,6 +165,8 @@ class History:
         plan = step.Plan(
             host.name, f"{host.name}/{self._processes:04x}", self.settings[host.name], automatic, hold, wait
         )
+        for watcher in self.watchers[host.name]:
+            watcher.stir()
         return Process(self, host, plan, kind)
 
     def by_hand(
@@ -206,6 +211,11 @@ class History:
         self.count("fault: something done in the middle of a step")
         deed(self, host)
 
+    def down_by_hand(self, host: Host) -> None:
+        process = self.by_hand(host, hold=False)
+        if process:
+            process.run(walk.walk(process.plan, ETCD_ONLY), self.ended)
+
     def step_of_a_person(self, host: Host) -> None:
         process = self.by_hand(host, hold=False)
         if process:
@@ -228,6 +238,10 @@ class History:
             known.uneasy_since = self.now
         elif calm and not known.calm:
             known.uneasy_until = self.now
+        if known.calm and not calm:
+            known.pressed_since = self.now
+        elif calm and not known.calm:
+            known.pressed_until = self.now
         known.calm = calm
         host.press(share, available)
         self.told(None, f"{host.name}: pressure {share:.2f}, available {available:.2f}")
@@ -288,6 +302,26 @@ class History:
         if host.powered and not self.watchers[host.name]:
             self.watchers[host.name] = [Watcher(self, host) for _each in range(max(1, number))]
 
+    def lose_a_peer(self, host: Host) -> None:
+        """A peer goes between the gate and the restart."""
+        peer = self.random.choice([other for other in self.cluster.hosts.values() if other is not host])
+        self.count("fault: a peer goes after the gate")
+        if peer.powered:
+            peer.isolate(self.random.uniform(60.0, 200.0))
+
+    def on_rival(self, host: Host) -> None:
+        """Another server waits for the Lease, and gets it as somebody clears its holder."""
+        peer = self.random.choice([other for other in self.cluster.hosts.values() if other is not host])
+        rival = self.by_hand(peer, hold=False, wait=300.0)
+        if rival:
+            rival.run(walk.walk(rival.plan, DOWN), self.ended)
+
+        def clear() -> None:
+            if self.cluster.lease is not None:
+                self.lease(self.cluster.lease._replace(holder=""))
+
+        self.scheduler.call(self.random.uniform(5.0, 12.0), clear)
+
     def on_left_stopped(self, host: Host) -> None:
         """A restart has left k3s stopped: at times a peer goes too, and no API can be reached."""
         others = [other for other in self.cluster.hosts.values() if other is not host and other.powered]
@@ -296,14 +330,18 @@ class History:
         peer = self.random.choice(others)
         self.count("fault: own server and a peer down with the journal open")
         self.power_off(peer)
+        if self.random.random() < 0.8:
+            self.scheduler.call(0.2, lambda: self.kill_service(host))
+        self._alone += 1
         began = self.now
         starts = host.starts
 
         def look() -> None:
             if host.starts != starts or not host.powered or "journal" not in host.state:
+                self._alone -= 1
                 self.power_on(peer)
                 self.checks.that("rule zero", True, "")
-            elif self.now - began > 1200.0 and host.name not in self.stopped_by_hand:
+            elif self.now - began > ALONE_SECONDS and host.name not in self.stopped_by_hand:
                 self.checks.that(
                     "rule zero", False, f"{host.name} is stopped with a step open, and nothing starts it"
                 )
@@ -334,10 +372,15 @@ class History:
             if random.random() < 0.3:
                 deeds.some_pods(self, host)
         troubles = random.uniform(200.0, 1500.0)
+        if random.random() < 0.5:  # most of what can go wrong does so around a restart
+            begins = random.choice(list(cluster.hosts.values()))
+            self.scheduler.call(random.uniform(20.0, 100.0), lambda: self.down_by_hand(begins))
         choices, weights = zip(*deeds.DEEDS)
         for deed in random.choices(choices, weights, k=random.choice((4, 10, 20, 30))):
             self.scheduler.call(random.uniform(5.0, troubles), self._doing(deed))
         self._until(troubles)
+        while self._alone:
+            self._until(self.now + 20.0)
         self._calm()
         if self.spoilt:
             self._until(self.now + 900.0)
@@ -357,6 +400,7 @@ class History:
         """Runs, and counts what the servers went through."""
         while self.now < end:
             self.scheduler.run(min(end, self.now + LOOK_SECONDS))
+            self.checks.looked()
             for name, node in self.cluster.objects.items():
                 level = marks.level_of(node)
                 if level != self._was[name]:
@@ -479,6 +523,7 @@ class History:
                 self.checks.that("cycle", False, f"{host.name} is under pressure and does not step down")
             self._until(self.now + LOOK_SECONDS)
         self.starved.clear()
+        self._at_the_lowest(host)
         self._line(f"{host.name}: the pressure passes")
         self.press(host, 0.0, 0.6)
         end = self.now + UP_WITHIN
@@ -491,3 +536,57 @@ class History:
         self._until(self.now + 60.0)
         problem = self.problem(host)
         self.checks.that("converges", not problem, f"{host.name} after its cycle: {problem}")
+
+    def _at_the_lowest(self, host: Host) -> None:
+        """What may come to a server at etcd-only: its watcher must see to it by itself."""
+        what = self.random.choices((self._locked, self._link_lost, self._relapses, None), (1, 1, 1, 5))[0]
+        if what and self._level_is(host, ETCD_ONLY):
+            what(host)
+
+    def _level_is(self, host: Host, level: str) -> bool:
+        """Whether it comes to that level, by its marks and with no step open."""
+        end = self.now + DOWN_WITHIN
+        while marks.level_of(self.cluster.objects[host.name]) != level or "journal" in host.state:
+            if self.now > end:
+                return False
+            self._until(self.now + LOOK_SECONDS)
+        return True
+
+    def _locked(self, host: Host) -> None:
+        """k3s is restarted and locks itself behind its own address."""
+        self._line(f"{host.name}: k3s is restarted, locked behind its own address")
+        host.restart()
+        host.trapped = True
+        self._until(self.now + TRAP_SECONDS + LOOK_SECONDS)
+
+    def _link_lost(self, host: Host) -> None:
+        """The container is made anew without the link to its record, while memory is calm."""
+        self._line(f"{host.name}: the container is made anew and its link to the record is lost")
+        self.press(host, 0.0, 0.6)
+        host.linked = False
+        host.restart()
+        end = self.now + DOWN_WITHIN
+        while host.at() != ETCD_ONLY or not host.linked:
+            gone = self.now > end or marks.level_of(self.cluster.objects[host.name]) == FULL
+            self.checks.that("brought back", not gone, f"{host.name} was at etcd-only and does not go back there")
+            self._until(self.now + LOOK_SECONDS)
+        self.checks.that("brought back", True, "")
+
+    def _relapses(self, host: Host) -> None:
+        """It goes up and is pressed again at once, twice: it must then wait for four times the calm."""
+        if not self.automatic:
+            return
+        self._line(f"{host.name}: the pressure passes, and comes back as soon as it has stepped up")
+        for _relapse in range(2):
+            self.press(host, 0.0, 0.6)
+            if not self._level_is(host, CONTROL_PLANE):
+                return
+            self.press(host, 0.0, 0.02)
+            if not self._level_is(host, ETCD_ONLY):
+                return
+        self.press(host, 0.0, 0.6)
+        began = self.now
+        asked = 4 * self.settings[host.name].sustain_up_seconds
+        if self._level_is(host, CONTROL_PLANE):
+            waited = (self.now - began) * host.rate
+            self.checks.that("calm", waited >= asked, f"{host.name} goes up {waited:.0f} s after a relapse")

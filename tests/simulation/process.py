@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, Optional, Type
 
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import marks, step
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import requests as ask
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.model import (
     Eviction,
@@ -53,6 +54,7 @@ class Process:
         self.alive = True
         self.began = history.now
         self.found_open = "journal" in host.state  # whether it began with a step to end
+        self._stopped_until = 0.0
         self.paused = 0.0  # true seconds it was stopped or starved so far
         self.restart_began = False  # by the apply_level under way
         self.paused_at_gate = 0.0  # `paused` when it last asked a peer
@@ -112,8 +114,13 @@ class Process:
                     raise Killed
             pause = self.faults.pause(self)
             if pause:
-                self.paused += pause
-                yield pause
+                yield from self.stopped_for(pause)
+
+    def stopped_for(self, seconds: float) -> Answers:
+        """It is stopped, or gets no CPU: so with all its threads."""
+        self.paused += seconds
+        self._stopped_until = self.history.now + seconds
+        yield seconds
 
     def drive(self, steps: Generator[Any, Any, Any]) -> Answers:
         """Runs the generator of requests to its end."""
@@ -169,7 +176,11 @@ class Process:
             self.history.count("fault: disk full")
             raise StateLost(f"{request.name}.json cannot be written: No space left on device")
         self.host.state[request.name] = dict(request.document)
-        self.checks.state_written(self, request.name, request.document)
+        restart = request.name == step.JOURNAL and request.document["phase"] == step.RESTART
+        if restart and self.faults.active and self.faults.at_a_mark():
+            self.history.count("fault: disk slow just before the restart")
+            self.history.lose_a_peer(self.host)
+            yield from self.wait(12.0, 25.0)
         yield from self.wait(0.0005, 0.002)
 
     def _remove_state(self, request: ask.RemoveState) -> Answers:
@@ -187,6 +198,7 @@ class Process:
             self.checks.note_lost(self)
             raise StateLost("last-step cannot be written: No space left on device")
         self.host.noted = dict(request.pairs)
+        self.checks.noted(self)
 
     # -- this server
 
@@ -252,7 +264,10 @@ class Process:
         if faults.expired_until.get(host.name, 0.0) > history.now:
             history.count("fault: certificate expired")
             raise Forbidden("401 Unauthorized: the credentials of KUBECONFIG have expired")
-        if faults.forbidden.get(host.name, ("", 0.0))[1] > history.now and faults.forbidden[host.name][0] == what:
+        if (
+            faults.forbidden.get(host.name, ("", 0.0))[1] > history.now
+            and faults.forbidden[host.name][0] == what
+        ):
             history.count("fault: 403")
             raise Forbidden(f"403: {what} is forbidden")
         if big and faults.large_hangs_until.get(host.name, 0.0) > history.now:
@@ -269,6 +284,8 @@ class Process:
                     effect()
             elif fate == "write arrives late":
                 history.later(self.random.uniform(0.5, LATE_SECONDS - 10.0) / host.rate, effect)
+                if self.random.random() < 0.3:
+                    faults.cut_until[host.name] = history.now + self.random.uniform(10.0, 80.0)
             yield from self.wait(5.0, 5.5)
             raise Unreachable(f"{what}: no answer within 5 s")
         if faults.slow_until.get(host.name, 0.0) > history.now:
@@ -306,7 +323,28 @@ class Process:
             self.checks.node_written(self, before, after)
             return self.cluster.node(request.name)
 
+        if self.faults.active and marks.INTENT in request.change.annotations and self.faults.at_a_mark():
+            yield from self._upset(request, effect)
         return (yield from self.call("patch nodes", effect, write=True))
+
+    def _upset(self, request: ask.ChangeNode, effect: Callable[[], Any]) -> Answers:
+        """What can come between what a process saw and the mark it writes."""
+        bare = request.change.taints is None and request.change.annotations[marks.INTENT]
+        # Of a step by hand the watcher learns by its journal alone, which a starved one may never see.
+        lates = ("late",) * 4 if self.plan.automatic else ()
+        what = self.random.choice(("stopped", "rival", *lates)) if bare else "stopped"
+        if what == "late":
+            self.history.count("fault: the intent arrives after its step was taken back")
+            self.history.later(self.random.uniform(60.0, LATE_SECONDS - 10.0) / self.host.rate, effect)
+            self.faults.cut_until[self.host.name] = self.history.now + self.random.uniform(30.0, 45.0)
+            yield from self.wait(5.0, 5.5)
+            raise Unreachable("patch nodes: no answer within 5 s")
+        self.history.count("fault: process stopped just before a mark")
+        if what == "rival":
+            self.history.on_rival(self.host)
+            yield from self.stopped_for(self.random.uniform(12.0, 25.0))
+        else:
+            yield from self.stopped_for(self.random.uniform(30.0, 300.0))
 
     def _read_renewals(self, _request: ask.ReadRenewals) -> Answers:
         return (yield from self.call("list leases", self.cluster.renewals, big=True))
@@ -326,9 +364,7 @@ class Process:
         return PeerAnswer("", "")
 
     def _list_pods(self, request: ask.ListPods) -> Answers:
-        return (
-            yield from self.call("list pods", lambda: tuple(self.cluster.pods[request.node]), big=True)
-        )
+        return (yield from self.call("list pods", lambda: tuple(self.cluster.pods[request.node]), big=True))
 
     def _evict(self, request: ask.Evict) -> Answers:
         return (yield from self.call("create pods/eviction", lambda: self._evicted(request.pod), write=True))
@@ -384,6 +420,8 @@ class Process:
         def renews() -> Waits:
             while True:
                 yield RENEW_SECONDS / self.host.rate
+                if self._stopped_until > self.history.now:
+                    yield self._stopped_until - self.history.now
                 self._renewing = True
                 try:
                     yield from self.drive(held.renew())

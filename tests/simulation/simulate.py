@@ -42,7 +42,7 @@ FAULTS = (
         "403", "API slow", "Docker denies the restart", "Docker does not answer", "PodDisruptionBudget",
         "certificate expired", "disk full", "hole in the samples", "large answers hang", "no API server answers",
         "own server and a peer down with the journal open", "peer slow", "pod never ends", "process killed",
-        "process stopped for a while", "reading unknown",
+        "process stopped for a while", "process stopped just before a mark", "reading unknown",
         "something done in the middle of a step", "the record's link is lost",
         "trapped behind its own address", "two processes on one host",
     )),

@@ -6,7 +6,7 @@ What `app.watcher` does with real ones stands here in the same order, and nothin
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generator, Optional
+from typing import TYPE_CHECKING, Any, Generator, Optional, Tuple
 
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade import cli
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import (
@@ -34,6 +34,9 @@ class Watcher:
         self.history, self.host, self.settings = history, host, history.settings[host.name]
         self.alive = True
         self.child: Optional[Process] = None
+        self.sampled: Optional[Tuple[float, float]] = None  # the last sample's monotonic and boottime
+        self.seen_since = 0.0  # what its readings can go back to (monotonic)
+        self._idles = False
         self._noted = host.noted
         self.watch = watch.begin(host.memory, host.noted, "")
         self._next = history.scheduler.call(history.random.uniform(0.0, 5.0), self._sample, host)
@@ -49,8 +52,8 @@ class Watcher:
         history, host = self.history, self.host
         self._look_at_note()
         self._listen_to_the_dead()
-        history.checks.sampled(self)
         sample = self._take()
+        history.checks.sampled(self, sample)
         if self.child is None:
             self.watch = watch.on_journal(self.watch, self._open(), sample.monotonic)
         self.watch, decision, commands = watch.on_sample(self.watch, sample, self.settings)
@@ -58,13 +61,20 @@ class Watcher:
         self._do(commands)
         if not self.alive:
             return
-        pause = self.settings.sample_seconds / host.rate
+        pause, self._idles = self.settings.sample_seconds / host.rate, False
         if (history.faults.active and history.random.random() < history.hole_rate) or host.name in history.starved:
             pause *= history.random.uniform(2.0, 12.0)
             history.count("fault: hole in the samples")
         elif self._idle():
-            pause = IDLE_SECONDS
+            pause, self._idles = IDLE_SECONDS, True
         self._next = history.scheduler.call(pause, self._sample, host)
+
+    def stir(self) -> None:
+        """Something begins on this host: from now on the samples come as they do."""
+        if self._idles:
+            self._idles = self._next.alive = False
+            pause = self.history.random.uniform(0.0, self.settings.sample_seconds / self.host.rate)
+            self._next = self.history.scheduler.call(pause, self._sample, self.host)
 
     def _idle(self) -> bool:
         return (
@@ -72,6 +82,7 @@ class Watcher:
             and self.child is None
             and self.watch.state.level == FULL
             and not self.watch.trouble
+            and not self.host.processes
             and not self._open()
         )
 
@@ -105,6 +116,7 @@ class Watcher:
     def _answered(self, answer: dict[str, str]) -> None:
         self.child = None
         self._look_at_note()
+        self.history.checks.answered(self, answer.get("result", "failed"))
         self.watch, commands = watch.on_answer(self.watch, answer, self._take(), self.settings)
         self._do(commands)
 

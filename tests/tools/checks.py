@@ -29,6 +29,7 @@ TYPES = BUILD / "types"
 NAME = ("ansible_collections", "exadev", "k3s_regrade")
 PACKAGE = ".".join((*NAME, "plugins"))
 SIMULATION = ("-m", ".".join((*NAME, "tests", "simulation", "simulate")))
+MUTANTS = ("-m", ".".join((*NAME, "tests", "simulation", "mutants")))
 
 
 @dataclass(frozen=True)

@@ -158,6 +158,12 @@ def simulate(report: Report) -> None:
     report.add(figured(report, "simulate", *checks.SIMULATION, *words))
 
 
+def simulate_mutants(report: Report) -> None:
+    dotvenv.ensure()
+    checks.link_types()
+    report.add(figured(report, "simulate-mutants", *checks.MUTANTS))
+
+
 def clean(report: Report) -> None:
     """Back to a fresh checkout. The cache outside it stays: it serves other checkouts too."""
     for name in (
@@ -181,6 +187,7 @@ TARGETS = {
     "bed-up": (bed_up, "the three servers alone"),
     "bed-down": (bed_down, "remove them, also after a crash"),
     "simulate": (simulate, "the core in SEEDS simulated histories, or in the one of SEED"),
+    "simulate-mutants": (simulate_mutants, "deliberate faults in copies of the core, each caught by the simulation"),
     "bench": (bench, "what the watcher weighs beside a shell loop and others, and what a step takes"),
     "build": (build, "the collection's archive at build/*.tar.gz"),
     "clean": (clean, "remove what these commands made in the checkout"),
@@ -275,7 +282,7 @@ def _ended(number: int, frame: object) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Run one target. 0 is success, 1 a failure, 2 a wrong command line."""
-    targets = "\n".join(f"  {name:<10} {what}" for name, (_, what) in TARGETS.items())
+    targets = "\n".join(f"  {name:<16} {what}" for name, (_, what) in TARGETS.items())
     parser = argparse.ArgumentParser(
         prog="make",
         usage="make TARGET",
