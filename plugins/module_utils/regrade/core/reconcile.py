@@ -145,7 +145,7 @@ ROWS: Tuple[Row, ...] = (
     Row(REVERT, {"journal": ("recovered",)}, "a recovery was cut off before k3s ran full"),
     Row(
         ALARM,
-        {"journal": ("bare", "begun"), "intent": ("other",)},
+        {"journal": ("begun",), "intent": ("other",)},
         "the Node shows another step than the journal",
     ),
     Row(UNDO, {"journal": ("bare",)}, "a step that had not begun is taken back"),
