@@ -57,7 +57,7 @@ MUTANTS: Tuple[Mutant, ...] = (
         "        yield from _still_ours(opened)\n        yield from ask_gate(opened)\n"
         "        yield from _not_lost(opened)\n",
         "        yield from _not_lost(opened)\n",
-        ("one acts", "one below full"),
+        ("one acts", "one below full", "lease held"),
         "Neither the gate nor the Lease is looked at after the intent is written, so of two rivals neither sees the "
         "other.",
     ),
