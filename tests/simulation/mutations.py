@@ -405,8 +405,8 @@ MUTANTS: Tuple[Mutant, ...] = (
     _one(
         "no second look after an undone step",
         "watch.py",
-        '    if answer.get("undone") == "true":\n',
-        '    if answer.get("undone") == "never":\n',
+        '    if answer.get("undone") == "true" or (not answer and verb in (DOWN, UP)):',
+        '    if answer.get("undone") == "never":',
         ("converges",),
         "A write of the intent that comes late stays on the Node, and blocks every other server.",
     ),

@@ -305,6 +305,18 @@ def test_a_step_taken_back_before_its_effect_is_looked_at_once_more_after_its_ca
     assert run.go(100000) == []
 
 
+def test_a_step_whose_process_was_killed_is_looked_at_at_once_and_once_more_after_its_calls_have_ended() -> None:
+    run = Run().at("full")
+    run.available = 100
+    run.go(70)
+    run.answer()
+    run.available = 3000
+    ended = run.now
+    assert [verb for _at, verb in run.go(10)] == ["settle"]
+    run.answer(result="done", action="nothing", level="full", message="well")
+    assert [(at - ended, verb) for at, verb in run.go(5000) if verb == "settle"] == [(120, "settle")]
+
+
 def test_an_undo_found_at_the_start_is_looked_at_once_more() -> None:
     run = Run()
     run.go(5)

@@ -8,7 +8,8 @@ Rules
    full), without end: it ends what is open and looks for the trap (a vote must not be lost in silence). It
    is run soon where a step is open that no child of ours runs: one by hand may have died. It is run again,
    less and less often, where a person's switch made it leave something as it was. And it is run once more,
-   LATE_SECONDS on, after a step that was taken back before its first effect: a write of its intent whose
+   LATE_SECONDS on, after a step that was taken back before its first effect, or whose child was killed and
+   tells nothing of that: a write of its intent whose
    answer was lost may land after that, and at full nobody else would look. An API server ends a request
    within 60 s, and a call of ours ends within 60 s at most: after both, nothing of it is under way.
 3. One child at a time; a decision is taken only while none runs.
@@ -174,7 +175,7 @@ def on_answer(
     message = answer.get("message", "the child ended without an answer")
     level = answer.get("level", "")
     watch = watch._replace(busy="")
-    if answer.get("undone") == "true":
+    if answer.get("undone") == "true" or (not answer and verb in (DOWN, UP)):  # killed: it may have been
         watch = watch._replace(look_at=now + LATE_SECONDS)
     if verb == BLOCKED:
         return _told(watch, result, message)
