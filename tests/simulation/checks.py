@@ -282,7 +282,6 @@ class Checks:
                 f"{host.name} goes up by itself at STEP_UP={settings.step_up}",
             )
         if move == STAY or known.ended is None or known.note_lost:
-            known.note_lost = known.note_lost and move == STAY
             return
         at, boot = known.ended
         length = settings.cooldown_down_seconds if move == DOWN else settings.cooldown_up_seconds
@@ -309,7 +308,8 @@ class Checks:
 
     def noted(self, process: Process) -> None:
         """The note of a step was written."""
-        self.known[process.host.name].tried = (process.host.boottime(), process.host.boot_id)
+        known = self.known[process.host.name]
+        known.tried, known.note_lost = (process.host.boottime(), process.host.boot_id), False
 
     def note_lost(self, process: Process) -> None:
         self.known[process.host.name].note_lost = True

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What people, other tools and hosts do in a history, besides what the product does: one function a deed.
 
-Each is drawn by weight from `DEEDS` at random moments and sees to what follows from it. Faults of single calls are
-`faults`; what the product's own commands do is driven here, but is the product's code.
+Each is drawn by weight from `DEEDS` at random moments and sees to what follows from it; one that may find nothing to
+do says whether it took effect. `SCENES` are what a whole story needs: they follow a server that goes below full. Faults
+of single calls are `faults`; what the product's own commands do is driven here, but is the product's code.
 """
 
 from __future__ import annotations
@@ -68,112 +69,119 @@ def pressure(history: History) -> None:
 # -- the product's commands, by hand
 
 
-def step_by_hand(history: History) -> None:
+def step_by_hand(history: History) -> bool:
     random, host = history.random, _busiest(history)
     where = random.choice((DOWN, UP, UP, FULL, CONTROL_PLANE, ETCD_ONLY, ETCD_ONLY, ETCD_ONLY))
     process = history.by_hand(host, hold=random.random() < 0.5, wait=random.choice((0.0, 0.0, 60.0)))
     if process:
         process.run(walk.walk(process.plan, where), history.ended)
+    return process is not None
 
 
-def settle_by_hand(history: History) -> None:
+def settle_by_hand(history: History) -> bool:
     process = history.by_hand(_busiest(history))
     if process:
         process.run(reconcile.settle(process.plan), history.ended)
+    return process is not None
 
 
-def two_at_once(history: History) -> None:
+def two_at_once(history: History) -> bool:
     """Every server is told to step in the same instant."""
+    told = 0
     for host in history.cluster.hosts.values():
         process = history.by_hand(host, hold=False, wait=history.random.choice((0.0, 200.0)))
         if process:
+            told += 1
             process.run(walk.walk(process.plan, DOWN), history.ended)
+    return told > 1
 
 
-def abandon_step(history: History) -> None:
+def abandon_step(history: History) -> bool:
     """A person closes the step of a server that is taken for dead; at times it is not."""
     for host in history.cluster.hosts.values():
         node = history.cluster.objects.get(host.name)
         if node is None or marks.intent_of(node) is None:
             continue
         if not host.powered or history.random.random() < 0.3:
-            history.abandon(host)
-            return
+            return history.abandon(host)
+    return False
 
 
-def forget(history: History) -> None:
-    """A person clears the marks of a server that is gone, perhaps not for good."""
+def forget(history: History) -> bool:
+    """A person clears the marks of a server that is gone, perhaps not for good; at times it is not gone."""
     for host in history.cluster.hosts.values():
         node = history.cluster.objects.get(host.name)
-        if node is not None and marks.level_of(node) != FULL and not host.powered:
-            process = history.by_a_person(host)
-            if process:
-                history.checks.forced = True  # it may come back below full, with another there by then
-                process.run(people.forget(process.plan, host.name), history.ended)
-            return
+        if node is None or marks.level_of(node) == FULL:
+            continue
+        if not host.powered or history.random.random() < 0.3:
+            return history.forget(host)
+    return False
 
 
-def up_despite(history: History) -> None:
-    """A person steps a server up though a peer is dead."""
+def up_despite(history: History) -> bool:
+    """A person steps a server up though a peer is dead, or only taken for dead."""
     gone = tuple(host.name for host in history.cluster.hosts.values() if not host.powered)
     for host in history.cluster.hosts.values():
-        if gone and host.powered and history.checks.below(host):
-            history.up_despite(host, gone)
-            return
+        if host.powered and history.checks.below(host):
+            return history.up_despite(host, gone or (_other(history, host).name,))
+    return False
 
 
-def last_one_standing(history: History) -> None:
+def last_one_standing(history: History) -> bool:
     """A server at etcd-only is alone: a person has it run full again, and later the others come back."""
-    cluster = history.cluster
-    alone = next((host for host in cluster.hosts.values() if host.powered and host.running == ETCD_ONLY), None)
-    if alone is None or history.checks.known[alone.name].effects:
-        return
-    for host in cluster.hosts.values():
+    hosts = history.cluster.hosts.values()
+    alone = next((host for host in hosts if host.powered and host.running == ETCD_ONLY), None)
+    return alone is not None and leave_alone(history, alone)
+
+
+def leave_alone(history: History, alone: Host) -> bool:
+    if history.checks.known[alone.name].effects:
+        return False
+    for host in history.cluster.hosts.values():
         if host is not alone:
             reboot_host(history, host, history.random.uniform(60.0, 900.0))
-
-    def recover() -> None:
-        process = history.by_hand(alone, kind="people")
-        if process:
-            process.run(people.recover(process.plan), history.ended)
-
-    history.scheduler.call(10.0, recover)
+    history.scheduler.call(10.0, lambda: history.recover(alone))
+    return True
 
 
-def maintenance(history: History) -> None:
+def maintenance(history: History) -> bool:
     process = history.by_hand(_any(history), wait=60.0, kind="people")
     if process:
-        process.run(people.with_lease(process.plan, ("apt", "upgrade")), history.ended)
+        process.run(people.with_lease(process.plan, ("apt", "upgrade")), history.did("maintenance under the Lease"))
+    return process is not None
 
 
 # -- switches, marks and Lease, by hand
 
 
-def switch_on(history: History) -> None:
+def switch_on(history: History) -> bool:
     random, host = history.random, _busiest(history)
     key = random.choice((marks.HOLD, marks.PAUSE, marks.DRY_RUN))
     if history.switch(host, key, True):
         history.later_on(random.uniform(60.0, 600.0), lambda: history.switch(host, key, False))
+        return True
+    return False
 
 
-def cordon(history: History) -> None:
+def cordon(history: History) -> bool:
     """A person cordons a server, whatever goes on there; most take it off again."""
-    cordon_of(history, _busiest(history))
+    return cordon_of(history, _busiest(history))
 
 
-def uncordon(history: History) -> None:
+def uncordon(history: History) -> bool:
     """A person takes a cordon off, whoever set it; some set it again."""
     host = _busiest(history)
-    history.person_uncordons(host)
+    found = history.person_uncordons(host)
     if history.random.random() < 0.5:
         history.later_on(history.random.uniform(1.0, 60.0), lambda: history.person_cordons(host))
+    return found
 
 
-def kured(history: History) -> None:
+def kured(history: History) -> bool:
     """Another tool drains and reboots a server."""
     host = _any(history)
     if host.name not in history.cluster.objects or not history.person_cordons(host):
-        return
+        return False
     history.cluster.annotate(host.name, KURED, "now")
 
     def done() -> None:
@@ -184,41 +192,45 @@ def kured(history: History) -> None:
     if history.random.random() < 0.5:
         history.later_on(5.0, lambda: reboot_host(history, host))
     history.later_on(history.random.uniform(60.0, 300.0), done)
+    return True
 
 
-def lease_deleted(history: History) -> None:
+def lease_deleted(history: History) -> bool:
     cluster = history.cluster
     if cluster.lease is None:
-        return
+        return False
     history.lease(None)
     history.later_on(
         history.random.uniform(1.0, 200.0), lambda: cluster.lease or history.lease(Lease("", None, "", "", 0, ""))
     )
+    return True
 
 
-def lease_rewritten(history: History) -> None:
+def lease_rewritten(history: History) -> bool:
     """By hand, by another tool, or by a server that is gone."""
     random, cluster = history.random, history.cluster
     if cluster.lease is None:
-        return
+        return False
     holder = random.choice(("somebody", "gone-node/1", f"{_any(history).name}/ghost", "", ""))
     history.lease(Lease(holder, random.choice((None, 30, 60, 240)), "", "", 0, ""))
+    return True
 
 
-def intent_deleted(history: History) -> None:
+def intent_deleted(history: History) -> bool:
     """A person takes the mark of an open step off."""
-    take_intent_off(history, _busiest(history))
+    return take_intent_off(history, _busiest(history))
 
 
-def take_intent_off(history: History, host: Host) -> None:
+def take_intent_off(history: History, host: Host) -> bool:
     node = history.cluster.objects.get(host.name)
-    if node is not None and marks.INTENT in node.annotations:
-        intent = marks.intent_of(node)
-        assert intent is not None
-        history.cluster.annotate(host.name, marks.INTENT, None)
-        known = history.checks.known[host.name]
-        known.effects, known.taken = "", (intent, history.now)
-        history.count("deed: intent taken off by hand")
+    intent = marks.intent_of(node) if node else None
+    if intent is None:
+        return False
+    history.cluster.annotate(host.name, marks.INTENT, None)
+    known = history.checks.known[host.name]
+    known.effects, known.taken = "", (intent, history.now)
+    history.count("done: intent taken off by hand")
+    return True
 
 
 def node_touched(history: History) -> None:
@@ -230,7 +242,7 @@ def node_touched(history: History) -> None:
 # -- k3s and its host
 
 
-def stop_by_hand(history: History) -> None:
+def stop_by_hand(history: History) -> bool:
     """`docker stop`, and some time later `docker start`."""
     host = _busiest(history)
     if host.powered and host.k3s == RUNNING:
@@ -243,32 +255,38 @@ def stop_by_hand(history: History) -> None:
                 host.start()
 
         history.later_on(history.random.uniform(10.0, 500.0), start)
+        return True
+    return False
 
 
-def restart_by_hand(history: History) -> None:
+def restart_by_hand(history: History) -> bool:
     host = _busiest(history)
-    if host.powered and host.k3s == RUNNING:
-        host.restart()
+    if not host.powered or host.k3s != RUNNING:
+        return False
+    host.restart()
+    return True
 
 
-def recreated(history: History) -> None:
+def recreated(history: History) -> bool:
     """The container is made anew and its link to the record is lost."""
     host = _busiest(history)
-    if host.powered and host.k3s == RUNNING:
-        if host.record != FULL:
-            host.linked = False
-            history.count("fault: the record's link is lost")
-        host.restart()
+    if not host.powered or host.k3s != RUNNING:
+        return False
+    if host.record != FULL:
+        host.linked = False
+        history.count("fault: the record's link is lost")
+    host.restart()
+    return True
 
 
-def record_changed(history: History) -> None:
+def record_changed(history: History) -> bool:
     """Somebody writes another level into the record and restarts k3s."""
     host = _any(history)
     if not host.powered or host.k3s != RUNNING:
-        return
+        return False
     level = history.random.choice((FULL, FULL, ETCD_ONLY))
     if level != FULL and "journal" in host.state:
-        return  # at a level that the open step does not touch it waits for a person for ever
+        return False  # at a level that the open step does not touch it waits for a person for ever
     if level != FULL:
         history.checks.forced = True
     host.record, host.linked = level, True
@@ -288,33 +306,38 @@ def record_changed(history: History) -> None:
             history.scheduler.call(30.0, settle)
 
     history.later_on(history.random.uniform(30.0, 300.0), lambda: history.scheduler.call(30.0, settle))
+    return True
 
 
-def reboot(history: History) -> None:
-    reboot_host(history, _busiest(history))
+def reboot(history: History) -> bool:
+    return reboot_host(history, _busiest(history))
 
 
-def reboot_host(history: History, host: Host, away: float = 0.0) -> None:
+def reboot_host(history: History, host: Host, away: float = 0.0) -> bool:
     if not host.powered:
-        return
+        return False
     history.power_off(host)
     history.later_on(away or history.random.uniform(5.0, 60.0), lambda: history.power_on(host))
+    return True
 
 
-def power_cut(history: History) -> None:
-    reboot_host(history, _busiest(history), history.random.uniform(100.0, 900.0))
+def power_cut(history: History) -> bool:
+    return reboot_host(history, _busiest(history), history.random.uniform(100.0, 900.0))
 
 
-def sleep(history: History) -> None:
+def sleep(history: History) -> bool:
     host = _busiest(history)
-    if host.powered and host.asleep_until <= history.now:
-        host.sleep(history.random.uniform(10.0, 900.0))
+    if not host.powered or host.asleep_until > history.now:
+        return False
+    host.sleep(history.random.uniform(10.0, 900.0))
+    return True
 
 
-def isolation(history: History) -> None:
+def isolation(history: History) -> bool:
     host = _busiest(history)
     if host.powered:
         host.isolate(history.random.uniform(10.0, 400.0))
+    return host.powered
 
 
 def clock_jump(history: History) -> None:
@@ -322,9 +345,11 @@ def clock_jump(history: History) -> None:
     host.wall += history.random.choice((-1.0, 1.0)) * history.random.uniform(60.0, 1e6)
 
 
-def watcher_killed(history: History) -> None:
+def watcher_killed(history: History) -> bool:
     """The service's container is killed, with every process in it."""
-    history.kill_service(_busiest(history))
+    host = _busiest(history)
+    history.kill_service(host)
+    return host.powered
 
 
 # -- what lasts a while
@@ -418,7 +443,7 @@ def odd_member(history: History) -> None:
     history.later_on(random.uniform(30.0, 300.0), gone)
 
 
-def voter_lost(history: History) -> None:
+def voter_lost(history: History) -> bool:
     """A peer's etcd says that it is no voter."""
     host = _any(history)
     if host.name in history.cluster.objects:
@@ -429,26 +454,30 @@ def voter_lost(history: History) -> None:
                 history.cluster.set_node(host.name, etcd_is_voter=True)
 
         history.later_on(history.random.uniform(30.0, 300.0), again)
+        return True
+    return False
 
 
-def node_deleted(history: History) -> None:
+def node_deleted(history: History) -> bool:
     """The one deed that nothing can mend: k3s removes the member."""
     host = _busiest(history)
     if history.spoilt or host.name not in history.cluster.objects or history.random.random() < 0.7:
-        return
+        return False
     intent = marks.intent_of(history.cluster.objects[host.name])
     if intent is not None:
         history.checks.known[host.name].taken = (intent, history.now)
     history.spoil(host, "its Node was deleted")
     history.cluster.delete_node(host.name)
+    return True
 
 
-def kubelet_hangs(history: History) -> None:
+def kubelet_hangs(history: History) -> bool:
     """A server's kubelet renews nothing, and the node controller that should see it is stalled too."""
     cluster, host = history.cluster, _any(history)
-    seconds = history.random.uniform(60.0, 300.0)
+    seconds, renewed = history.random.uniform(60.0, 300.0), host.agent_up()
     host.hang_agent(seconds)
     cluster.controller_stalled_from, cluster.controller_stalled_until = history.now, history.now + seconds
+    return renewed
 
 
 # -- in the middle of a step
@@ -456,8 +485,8 @@ def kubelet_hangs(history: History) -> None:
 
 def host_dies(history: History, host: Host) -> None:
     """For long, and somebody closes its step."""
-    reboot_host(history, host, history.random.uniform(300.0, 900.0))
-    history.scheduler.call(60.0, lambda: history.abandon(host))
+    if reboot_host(history, host, history.random.uniform(300.0, 900.0)):
+        history.scene(host, 60.0, history.abandon)
 
 
 def peer_dies(history: History, host: Host) -> None:
@@ -475,9 +504,12 @@ def its_cordon_becomes_a_persons(history: History, host: Host) -> None:
     cordon_of(history, host)
 
 
-def cordon_of(history: History, host: Host) -> None:
-    if history.person_cordons(host) and history.random.random() < 0.7:
+def cordon_of(history: History, host: Host) -> bool:
+    if not history.person_cordons(host):
+        return False
+    if history.random.random() < 0.7:
         history.later_on(history.random.uniform(30.0, 400.0), lambda: history.person_uncordons(host))
+    return True
 
 
 def lease_is_anothers(history: History, host: Host) -> None:
@@ -520,15 +552,50 @@ AMBUSHES: Tuple[Callable[[History, Host], object], ...] = (
 )
 
 
-DEEDS: Tuple[Tuple[Callable[[History], None], int], ...] = (
+# -- stories, once a server is below full
+
+
+def host_is_gone(history: History, host: Host) -> None:
+    """For so long that a person forgets it."""
+    if reboot_host(history, host, history.random.uniform(300.0, 900.0)):
+        history.scene(host, history.random.uniform(20.0, 60.0), history.forget)
+
+
+def others_are_gone(history: History, host: Host) -> None:
+    """It is the last one standing."""
+    if host.powered and host.running == ETCD_ONLY:
+        history.scene(host, 1.0, lambda alone: leave_alone(history, alone))
+
+
+def a_peer_is_gone(history: History, host: Host) -> None:
+    """For long, and a person steps this server up without it, trying a few times."""
+    peer = _other(history, host)
+
+    def step_up(alone: Host) -> None:
+        if history.faults.active and not peer.powered and alone.running == ETCD_ONLY:
+            history.up_despite(alone, (peer.name,))
+            history.scheduler.call(45.0, lambda: step_up(alone))
+
+    if host.running == ETCD_ONLY and reboot_host(history, peer, history.random.uniform(300.0, 900.0)):
+        history.scene(host, history.random.uniform(5.0, 60.0), step_up)
+
+
+SCENES: Tuple[Callable[[History, Host], None], ...] = (
+    host_is_gone,
+    *(others_are_gone,) * 2,
+    *(a_peer_is_gone,) * 4,
+)
+
+
+DEEDS: Tuple[Tuple[Callable[[History], object], int], ...] = (
     (pressure, 16),
     (step_by_hand, 20),
     (settle_by_hand, 2),
     (two_at_once, 4),
-    (abandon_step, 3),
+    (abandon_step, 4),
     (forget, 2),
-    (up_despite, 2),
-    (last_one_standing, 2),
+    (up_despite, 3),
+    (last_one_standing, 4),
     (maintenance, 3),
     (switch_on, 4),
     (cordon, 3),
@@ -536,7 +603,7 @@ DEEDS: Tuple[Tuple[Callable[[History], None], int], ...] = (
     (kured, 2),
     (lease_deleted, 3),
     (lease_rewritten, 3),
-    (intent_deleted, 2),
+    (intent_deleted, 4),
     (node_touched, 3),
     (stop_by_hand, 2),
     (restart_by_hand, 1),

@@ -63,6 +63,7 @@ DOWN_WITHIN = 3000.0  # of pressure, within which the server must be at etcd-onl
 UP_WITHIN = 9000.0  # of calm again: relapses make it wait up to an hour for each level
 ALONE_SECONDS = 1200.0  # in which our own stopped k3s must be started again, whatever else fails
 LOOK_SECONDS = 30.0
+SCENE_SECONDS = 150.0  # a person's command that looks for signs of life takes no longer
 _SETTINGS: Dict[Tuple[str, ...], Settings] = {}
 
 
@@ -102,7 +103,7 @@ class History:
         self.checks = Checks(self)
         self.counts: Dict[str, int] = {}
         self.steps = self.cycles = 0
-        self._alone = 0  # servers that are stopped with their step open and no API to be reached
+        self._alone = 0  # stories the troubles wait for
         self.automatic = random.random() < 0.85
         more = {
             "STEP_UP": "automatic" if self.automatic else "manual",
@@ -182,28 +183,86 @@ class History:
         others = [host for host in self.cluster.hosts.values() if host is not about and host.powered]
         return self.by_hand(self.random.choice(others), kind="people") if others else None
 
-    def abandon(self, host: Host) -> None:
-        """A person closes the step that this server left open, if it seems dead."""
-        process = self.by_a_person(host)
-        if process is None:
-            return
+    def did(self, what: str) -> Callable[[Any, Optional[BaseException]], None]:
+        """The end of a person's command: counted as done where it changed something."""
 
         def ended(result: Any, error: Optional[BaseException]) -> None:
             self.ended(result, error)
+            if error is None and getattr(result, "changed", True):
+                self.count(f"done: {what}")
+
+        return ended
+
+    def abandon(self, host: Host) -> bool:
+        """A person closes the step that this server left open, if it seems dead."""
+        process = self.by_a_person(host)
+        if process is None:
+            return False
+        did = self.did("step abandoned")
+
+        def ended(result: Any, error: Optional[BaseException]) -> None:
+            did(result, error)
             if error is None:
-                self.count("deed: step abandoned")
                 self.checks.known[host.name].effects = ""
 
         process.run(people.abandon_step(process.plan, host.name), ended)
+        return True
 
-    def up_despite(self, host: Host, gone: Tuple[str, ...]) -> None:
+    def forget(self, host: Host) -> bool:
+        """A person takes the marks off a server that seems gone."""
+        process = self.by_a_person(host)
+        if process is None:
+            return False
+        self.checks.forced = True  # it may come back below full, with another there by then
+        process.run(people.forget(process.plan, host.name), self.did("marks forgotten"))
+        return True
+
+    def recover(self, host: Host) -> bool:
+        """A person has this server run full, asking nobody."""
+        process = self.by_hand(host, kind="people")
+        if process is None:
+            return False
+        process.run(people.recover(process.plan), self.did("recovered with no API"))
+        return True
+
+    def up_despite(self, host: Host, gone: Tuple[str, ...]) -> bool:
         """A person steps this server up without those peers."""
         process = self.by_hand(host, hold=False, wait=60.0)
-        if process:
-            self.checks.forced = True
-            process.plan = process.plan._replace(despite=gone)
-            self.count("deed: step up despite a dead peer")
-            process.run(walk.walk(process.plan, UP), self.ended)
+        if process is None:
+            return False
+        self.checks.forced = True
+        process.plan = process.plan._replace(despite=gone)
+
+        def ended(result: Any, error: Optional[BaseException]) -> None:
+            self.ended(result, error)
+            dead = not all(self.cluster.hosts[name].up() for name in gone)
+            if error is None and result.start == ETCD_ONLY and dead:  # the one step up that restarts etcd
+                self.count("done: step up without a dead peer")
+
+        process.run(walk.walk(process.plan, UP), ended)
+        return True
+
+    def scene(self, host: Host, after: float, act: Callable[[Host], object]) -> None:
+        """Somebody acts in a while, and the troubles last until it has come of it what may."""
+        self._alone += 1
+
+        def over() -> None:
+            self._alone -= 1
+
+        def do() -> None:
+            act(host)
+            self.scheduler.call(SCENE_SECONDS, over)
+
+        self.scheduler.call(after, do)
+
+    def step_begins(self, host: Host) -> None:
+        """Its intent is written: at times its host dies in the middle of what follows."""
+        if self.faults.active and self.random.random() < 0.05:
+            self.scheduler.call(self.random.uniform(0.1, 20.0), lambda: self._dies_in_its_step(host))
+
+    def _dies_in_its_step(self, host: Host) -> None:
+        if self.faults.active and self.checks.open_step(host) is not None:
+            deeds.host_dies(self, host)
 
     def ambush(self, host: Host) -> None:
         """Something is done to a step of this server just now."""
@@ -264,11 +323,13 @@ class History:
         self.checks.known[host.name].cordoned = True
         return True
 
-    def person_uncordons(self, host: Host) -> None:
+    def person_uncordons(self, host: Host) -> bool:
         node = self.cluster.objects.get(host.name)
-        if node is not None and node.unschedulable:
-            self.cluster.set_node(host.name, unschedulable=False, cordoned_by=())
         self.checks.known[host.name].cordoned = False
+        if node is None or not node.unschedulable:
+            return False
+        self.cluster.set_node(host.name, unschedulable=False, cordoned_by=())
+        return True
 
     def lease(self, lease: Optional[Lease]) -> None:
         """Somebody writes or deletes it."""
@@ -389,10 +450,10 @@ class History:
         self.checks.forced = False  # all are at full: whatever people forced is over
         self._cycle()
 
-    def _doing(self, deed: Callable[[History], None]) -> Callable[[], None]:
+    def _doing(self, deed: Callable[[History], object]) -> Callable[[], None]:
         def do() -> None:
-            self.count(f"deed: {deed.__name__.replace('_', ' ')}")
-            deed(self)
+            if deed(self) is not False:  # there was something to do
+                self.count(f"deed: {deed.__name__.replace('_', ' ')}")
 
         return do
 
@@ -406,11 +467,29 @@ class History:
                 if level != self._was[name]:
                     self._was[name] = level
                     self.steps += 1
+                    self._may_be_staged(self.cluster.hosts[name], level)
                     if level == ETCD_ONLY:
                         self._lowest[name] = True
                     elif level == FULL and self._lowest[name]:
                         self._lowest[name] = False
                         self.cycles += 1
+
+    def _may_be_staged(self, host: Host, level: str) -> None:
+        """At times a whole story begins as a server goes below full."""
+        if not self.faults.active or self._alone or level == FULL:
+            return
+        if self.random.random() < (0.8 if level == ETCD_ONLY else 0.05):
+            scene, until = self.random.choice(deeds.SCENES), self.now + 240.0
+
+            def begin() -> None:
+                if not self.faults.active or self.now > until:
+                    return
+                if host.processes or "journal" in host.state:  # the step goes on: `step_begins` sees to that
+                    self.scheduler.call(5.0, begin)
+                else:
+                    scene(self, host)
+
+            self.scheduler.call(self.random.uniform(0.0, 20.0), begin)
 
     def _calm(self) -> None:
         """Nothing fails any more, and people put right what only they can."""

@@ -321,6 +321,8 @@ class Process:
         def effect() -> Any:
             before, after = self.cluster.change_node(request.name, request.change, request.resource_version)
             self.checks.node_written(self, before, after)
+            if marks.INTENT in after.annotations and marks.INTENT not in before.annotations:
+                self.history.step_begins(self.host)
             return self.cluster.node(request.name)
 
         if self.faults.active and marks.INTENT in request.change.annotations and self.faults.at_a_mark():

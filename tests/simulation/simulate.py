@@ -46,6 +46,10 @@ FAULTS = (
         "something done in the middle of a step", "the record's link is lost",
         "trapped behind its own address", "two processes on one host",
     )),
+    *(f"done: {what}" for what in (
+        "intent taken off by hand", "maintenance under the Lease", "marks forgotten", "recovered with no API",
+        "step abandoned", "step up without a dead peer",
+    )),
     *(f"pressure: {kind}" for kind in ("between", "floor", "stall", "thrashing container")),
 )  # fmt: skip
 REFUSALS = tuple(f"refused: {reason}" for reason in (
@@ -195,6 +199,7 @@ def report(whole: Part, seconds: float, first: int) -> List[str]:
     lines = [
         *_table("faults", whole.counts, "fault: "),
         *_table("deeds of people and hosts", whole.counts, "deed: "),
+        *_table("done by people's commands", whole.counts, "done: "),
         *_table("memory", whole.counts, "pressure: "),
         *_table("refusals", whole.counts, "refused: "),
         *_table("invariants checked", whole.checked, ""),
