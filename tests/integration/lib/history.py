@@ -75,7 +75,7 @@ class Recorder:
 
     def _follow(self, of: str) -> None:
         revision = ""
-        patient_until = None
+        broke: Optional[float] = None  # since when no API goes on from there
         while not self._ended.is_set():
             gone = 0
             followed = False
@@ -90,18 +90,21 @@ class Recorder:
                 except NoAnswer as error:
                     gone += error.status == GONE
             if followed:
-                patient_until = None
+                broke = None
                 continue
             if revision:
                 # Where no API answers, none can be written through either. Where those that do no longer go back
                 # that far, one that is silent now may: it is waited for before the whole is listed anew.
-                patient_until = patient_until or time.monotonic() + PATIENCE_SECONDS
-                if not gone or (gone < len(self._api.servers) and time.monotonic() < patient_until):
+                broke = broke or time.time()
+                patient = time.time() < broke + PATIENCE_SECONDS
+                if not gone or (gone < len(self._api.servers) and patient):
                     time.sleep(0.5)
                     continue
-            revision = self._list(of, revision) or revision
+            listed = self._list(of, revision, broke)
+            if listed:
+                revision, broke = listed, None
 
-    def _list(self, of: str, after: str) -> str:
+    def _list(self, of: str, after: str, broke: Optional[float]) -> str:
         try:
             found = self._api.call("GET", STREAMS[of])
         except NoAnswer:
@@ -109,7 +112,7 @@ class Recorder:
             return ""
         at = str(found["metadata"]["resourceVersion"])
         if after:
-            self._write({"kind": "gap", "of": of, "after": int(after), "rv": int(at)})
+            self._write({"kind": "gap", "of": of, "after": int(after), "rv": int(at), "broke": broke})
         for item in found["items"]:
             self._write(seen(of, "LISTED", item, "list"))
         return at
@@ -289,13 +292,16 @@ def steps_without_lease(lines: Iterable[Line]) -> list[str]:
 
 
 def gaps(lines: Iterable[Line]) -> list[str]:
-    """Where revisions may have been missed, but for outages the test itself made and marked."""
+    """Where revisions may have been missed, but for what broke in an outage that the test itself made and marked:
+    that may be seen only after its end."""
     found = []
-    outage = False
+    outages: list[list[float]] = []  # from, to
     for line in lines:
-        if line["kind"] == "mark" and "outage" in line:
-            outage = bool(line["outage"])
-        elif line["kind"] == "gap" and not outage:
+        if line["kind"] == "mark" and line.get("outage"):
+            outages.append([line["time"], float("inf")])
+        elif line["kind"] == "mark" and "outage" in line:
+            outages[-1][1] = line["time"]
+        elif line["kind"] == "gap" and not any(begun <= line["broke"] <= ended for begun, ended in outages):
             found.append(f"{line['of']}: between {line['after']} and {line['rv']}")
     return found
 

@@ -114,8 +114,9 @@ def test_a_step_without_the_lease_is_found() -> None:
 
 
 def test_a_gap_counts_but_for_the_tests_own_outage() -> None:
-    gap = {"kind": "gap", "of": "node", "after": 13, "rv": 20}
+    gap = {"kind": "gap", "of": "node", "after": 13, "rv": 20, "broke": 15.0}
     assert history.gaps([*GOOD, gap]) == ["node: between 13 and 20"]
-    outage = [{"kind": "mark", "outage": True}, gap, {"kind": "mark", "outage": False}]
-    assert history.gaps(outage) == []
-    assert len(history.gaps([*outage, gap])) == 1
+    begin, end = {"kind": "mark", "outage": True, "time": 10.0}, {"kind": "mark", "outage": False, "time": 20.0}
+    assert history.gaps([begin, gap, end]) == history.gaps([begin, end, gap]) == history.gaps([begin, gap]) == []
+    assert len(history.gaps([begin, end, {**gap, "broke": 21.0}])) == 1
+    assert len(history.gaps([begin, end, {**gap, "broke": 9.0}])) == 1
