@@ -332,8 +332,7 @@ class Process:
     def _upset(self, request: ask.ChangeNode, effect: Callable[[], Any]) -> Answers:
         """What can come between what a process saw and the mark it writes."""
         bare = request.change.taints is None and request.change.annotations[marks.INTENT]
-        # Of a step by hand the watcher learns by its journal alone, which a starved one may never see.
-        lates = ("late",) * 4 if self.plan.automatic else ()
+        lates = ("late",) * 4
         what = self.random.choice(("stopped", "rival", *lates)) if bare else "stopped"
         if what == "late":
             self.history.count("fault: the intent arrives after its step was taken back")

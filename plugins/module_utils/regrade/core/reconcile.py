@@ -270,6 +270,7 @@ def _settle(plan: Plan, look_for_trap: bool) -> Steps[Settled]:
         yield from tell(node, "Warning", "RegradeAlarm", text)
         raise StepFailed(text, left_open=True)
     if row.action == UNDO and opened:
+        opened.unsure = True  # who left it may have died with the write of its intent under way
         yield from undo(opened, "found open at the start", began=False)
     elif row.action == RESUME and opened:
         effects: Tuple[Callable[[Open], Steps[None]], ...] = REACHED
@@ -360,15 +361,15 @@ def _free_left_over(plan: Plan) -> Steps[None]:
             now = yield Now()
             yield WriteLease(leases.released(found, now.text))
             yield Log(f"released the Lease that {found.holder} left behind")
-        elif (yield from _may_land()):
-            return
-        yield from forget_held()
+        if not (yield from _may_land()):
+            yield from forget_held()
     except ClusterError as error:
         yield Log(f"looking for a Lease left behind: {error}")
 
 
 def _may_land() -> Steps[bool]:
-    """Whether a taking of the Lease whose answer was lost may still come through: then it is looked at again."""
+    """Whether a write of ours whose answer was lost, of the Lease or an intent, may still come through: then it
+    is looked at again."""
     try:
         noted: Optional[Dict[str, object]] = yield ReadState(HELD)
     except RegradeError as error:

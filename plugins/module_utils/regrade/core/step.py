@@ -86,7 +86,7 @@ from .requests import (
 from .settings import FRESH_SECONDS, GATE_AGE_SECONDS, RESTART_GRACE_SECONDS, Settings
 
 JOURNAL = "journal"  # state: the open step
-HELD = "lease-held"  # state: the Lease is ours, or may be: at full nothing else tells that a process died with it
+HELD = "lease-held"  # state: the Lease, or an intent of ours, is there or may yet land: at full nothing else tells
 SEEN = "lease-seen"  # state: since when another's Lease was seen unchanged
 UNCURED = "uncured"  # state: when a restart last did not free k3s from the trap
 IDENTITY = "identity"  # state, while below full: Node uid and member id, which must never change
@@ -145,6 +145,7 @@ class Open:
         self.boot_id = ""
         self.facts: Dict[str, str] = {}
         self.phase = ""
+        self.unsure = False  # a write of the intent whose answer was lost may still land
         self.restarted = False  # a restart was asked for, or may have been
         self.restart_at = 0.0  # CLOCK_BOOTTIME at which it was last asked for
         self.restart_boot = ""  # and the boot
@@ -437,13 +438,13 @@ def under_lease(opened: Open, body: Steps[T]) -> Steps[T]:
     except RegradeError as error:
         yield EndRenewal()
         if not (isinstance(error, StepFailed) and error.left_open):
-            yield from _release(opened.plan)
+            yield from _release(opened)
         raise
     except Exception:  # a bug of ours: what is open stays open, with its Lease, for `settle`
         yield EndRenewal()
         raise
     yield EndRenewal()
-    yield from _release(opened.plan)
+    yield from _release(opened)
     return result
 
 
@@ -459,12 +460,9 @@ def take_lease(plan: Plan) -> Steps[None]:
             yield Sleep(POLL_SECONDS)
             continue
         record = leases.taken(found, plan.holder, now.text, plan.settings.lease_seconds)
-        try:
-            yield WriteState(
-                HELD, {"holder": plan.holder, "boottime": now.boottime, "boot_id": now.boot_id}
-            )
-        except RegradeError as error:
-            raise StepRefused(f"that the Lease is taken cannot be noted: {error}", "storage") from None
+        why = yield from _note_held(plan)
+        if why:
+            raise StepRefused(f"that the Lease is taken cannot be noted: {why}", "storage")
         if (yield from _swap_lease(plan, record)):
             return
         tries += 1
@@ -558,15 +556,16 @@ def _not_lost(opened: Open) -> Steps[None]:
         raise StepRefused(f"the Lease's renewal was lost: {lost}", "lease-lost")
 
 
-def _release(plan: Plan) -> Steps[None]:
+def _release(opened: Open) -> Steps[None]:
     """Clears the holder. Where the API is gone, the next process of this server re-enters the Lease."""
     for _attempt in range(WRITE_TRIES):
         try:
             found: Lease = yield ReadLease()
-            if found.holder == plan.holder:
+            if found.holder == opened.plan.holder:
                 now = yield Now()
                 yield WriteLease(leases.released(found, now.text))
-            yield from forget_held()
+            if not opened.unsure:
+                yield from forget_held()
             return
         except Conflict:
             continue
@@ -574,6 +573,17 @@ def _release(plan: Plan) -> Steps[None]:
             yield Log(f"releasing the Lease: {error}")
             yield Sleep(POLL_SECONDS)
     yield Log("the Lease could not be released; the next settling does, or this server's next step re-enters it")
+
+
+def _note_held(plan: Plan) -> Steps[str]:
+    """Notes that something of ours is in the cluster, or may still land there: why it could not be, or ""."""
+    now = yield Now()
+    try:
+        yield WriteState(HELD, {"holder": plan.holder, "boottime": now.boottime, "boot_id": now.boot_id})
+    except RegradeError as error:
+        yield Log(f"{plan.node}: {error}")
+        return str(error)
+    return ""
 
 
 def forget_held() -> Steps[None]:
@@ -716,19 +726,26 @@ def _our_intent(opened: Open, node: Node) -> marks.Intent:
 
 def write_intent(opened: Open) -> Steps[None]:
     intent = _intent(opened)
+    asked = 0
 
     def build(node: Node) -> NodeChange:
+        nonlocal asked
         found = marks.intent_of(node)
         if found:
             raise StepRefused(
                 f"{node.name} shows another open step, by {found.holder or 'nobody we can read'}",
                 "open-step",
             )
+        asked += 1
         return NodeChange(annotations={marks.INTENT: marks.intent_text(intent)})
 
-    yield from write_node(
-        opened.plan.node, opened.uid, build, lambda node: marks.intent_of(node) == intent, 0.0
-    )
+    try:
+        yield from write_node(
+            opened.plan.node, opened.uid, build, lambda node: marks.intent_of(node) == intent, 0.0
+        )
+    except ClusterError:  # once it is there, or another write is, an earlier try meets another resourceVersion
+        opened.unsure = asked > 0
+        raise
 
 
 def write_level(
@@ -814,6 +831,8 @@ def undo(opened: Open, why: str, began: bool) -> Steps[None]:
         raise StepFailed(
             f"{opened.words} ({why}) is left open, as it could not be undone: {error}", True
         ) from None
+    if opened.unsure and not began:
+        yield from _note_held(opened.plan)
     yield from close(opened, opened.start, "undone" if began else "")
 
 
