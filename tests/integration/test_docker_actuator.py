@@ -43,6 +43,9 @@ class Hooks:
         self.noted: list[dict[str, str]] = []
         self.asked: list[float] = []
 
+    def may_start(self) -> bool:
+        return True
+
     def before_restart(self) -> None:
         self.asked.append(time.monotonic())
 

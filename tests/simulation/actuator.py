@@ -51,7 +51,7 @@ def _apply(process: Process, request: ask.Apply) -> Answers:
     host, level = process.host, request.level
     process.restart_began = False
     yield from process.engine()
-    if host.k3s == STOPPED:
+    if host.k3s == STOPPED and request.may_start:
         process.checks.started(process)
         host.start()
         process.restart_began = True

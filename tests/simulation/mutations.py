@@ -370,10 +370,8 @@ MUTANTS: Tuple[Mutant, ...] = (
     _one(
         "no note of the Lease",
         "step.py",
-        "            yield WriteState(\n"
-        '                HELD, {"holder": plan.holder, "boottime": now.boottime, "boot_id": now.boot_id}\n'
-        "            )\n",
-        "            yield Now()\n",
+        "        why = yield from _note_now(HELD)\n",
+        '        why = ""\n',
         ("converges",),
         "At full nothing tells the next watcher that a process died with the Lease.",
     ),

@@ -87,7 +87,9 @@ class Watcher:
         )
 
     def _open(self) -> bool:
-        names = (step.JOURNAL, step.HELD) if watch.known_below(self.watch) else (step.JOURNAL, step.HELD, step.IDENTITY)
+        names = (step.JOURNAL, step.HELD, step.LATE)
+        if not watch.known_below(self.watch):
+            names = (*names, step.IDENTITY)
         return any(name in self.host.state for name in names)
 
     def _take(self) -> Sample:

@@ -236,8 +236,10 @@ class Host:
         began = len(self.restarts)
         for fail in tuple(self.fail):
             fail(name)
-        if self.stopped:
+        if self.stopped and self.hooks and self.hooks.may_start():
             self.start_stopped()
+        if self.stopped:
+            raise ApplyFailed("k3s is stopped", False)
         if "etcd-only" in (name, self.running) and name != self.running:
             self._restart(name)
         self.record = self.running = name

@@ -100,6 +100,9 @@ class VoteKeeper(Protocol):
 class StepHooks(Protocol):
     """What an actuator may ask of the step that called it."""
 
+    def may_start(self) -> bool:
+        """Whether a step is open, so that a stopped k3s may be started; else somebody else stopped it."""
+
     def before_restart(self) -> None:
         """Ask the gate again. Raises StepRefused."""
 

@@ -42,6 +42,10 @@ class Hooks:
         self.engine = engine
         self.facts: list[dict[str, str]] = []
         self.refuse: ports.RegradeError | None = None
+        self.open = True
+
+    def may_start(self) -> bool:
+        return self.open
 
     def before_restart(self) -> None:
         self.engine.calls.append("gate")
@@ -632,6 +636,18 @@ def test_recovered_without_quorum_api_or_gate(world: World, level: str) -> None:
     assert world.recorded() is None and world.restarts() == 1
     assert world.k3s.level == "full" and world.actuator().current_level() == "full"
     assert world.hooks.facts == [] and "gate" not in world.engine.calls
+
+
+def test_a_container_that_somebody_else_stopped_is_left_stopped(world: World) -> None:
+    """A repair of the record has no step open: rule zero is not for it."""
+    world.at("etcd-only")
+    world.engine.running = False
+    world.k3s.stop()
+    world.hooks.open = False
+    with pytest.raises(ports.ApplyFailed, match="no step of ours is open") as caught:
+        world.actuator().apply_level("etcd-only")
+    assert caught.value.began is False
+    assert "POST /containers/k3s/start" not in world.engine.calls
 
 
 def test_a_stopped_or_looping_container_is_recovered(world: World) -> None:

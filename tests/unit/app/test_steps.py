@@ -18,6 +18,7 @@ from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.app.ope
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import marks, walk
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.errors import (
     ApplyFailed,
+    ClusterError,
     Conflict,
     Forbidden,
     LevelUnknown,
@@ -37,6 +38,7 @@ from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.st
     HELD,
     IDENTITY,
     JOURNAL,
+    LATE,
     SEEN,
     step,
     take_lease,
@@ -1636,3 +1638,59 @@ def test_evictions_that_take_their_time_do_not_outlast_the_drains() -> None:
     done = step_to(cluster.process(S), "down")
     assert done["steps"][0]["seconds"] < 60
     assert sum(text.endswith(": not evicted") for text in done["steps"][0]["remaining"]) == 56
+
+
+def test_a_repair_starts_no_k3s_that_somebody_stops_meanwhile() -> None:
+    cluster = Cluster()
+    step_to(cluster.process(S), "etcd-only", hold=False)
+    host = cluster.hosts[S]
+    host.record = "control-plane"  # by another hand
+
+    def stops(_level: str) -> None:
+        host.stopped = True
+
+    host.fail.append(stops)
+    with pytest.raises(RegradeError):
+        settle(cluster.process(S))
+    host.fail.clear()
+    assert host.stopped
+
+
+@pytest.mark.parametrize("error", [Forbidden("may not update leases"), Conflict("changed")])
+def test_the_note_of_a_lease_that_a_dead_process_of_this_server_holds_stays(error: ClusterError) -> None:
+    cluster = Cluster()
+    cluster.api.lease = Lease(f"{S}/dead", 60, "", "", 3, "50")
+    cluster.hosts[S].disk[HELD] = {"boottime": 1.0, "boot_id": "boot-1"}
+    cluster.api.faults.append(fails("write_lease", error, 99))
+    with pytest.raises(StepRefused):
+        step_to(cluster.process(S), "down")
+    assert HELD in cluster.hosts[S].disk, "the watcher at full looks because of it alone"
+    cluster.api.faults.clear()
+    settle(cluster.process(S), automatic=True)
+    assert_free(cluster)
+
+
+def test_an_intent_that_lands_after_its_step_was_taken_back_is_looked_for_until_it_cannot() -> None:
+    cluster = Cluster()
+    host, change = cluster.hosts[S], cluster.api.change_node
+    late: List[Any] = []
+
+    def lost(name: str, wanted: Any, version: str) -> Any:
+        late.append((name, wanted, version))
+        raise unreachable()
+
+    cluster.api.change_node = lost  # type: ignore[method-assign]
+    with pytest.raises(StepRefused):
+        step_to(cluster.process(S), "down")
+    cluster.api.change_node = change  # type: ignore[method-assign]
+    assert JOURNAL not in host.disk
+    assert LATE in host.disk
+    cluster.time.sleep(60)
+    assert settle(cluster.process(S), automatic=True)["action"] == "nothing"
+    assert LATE in host.disk
+    change(*late[0])
+    assert settle(cluster.process(S), automatic=True)["action"] == "repaired"
+    assert_untouched(cluster)
+    cluster.time.sleep(61)
+    settle(cluster.process(S), automatic=True)
+    assert LATE not in host.disk

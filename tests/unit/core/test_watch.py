@@ -665,3 +665,33 @@ def test_samples_further_apart_than_settlings_do_not_keep_it_from_stepping_down(
         spawned += [verb for _at, verb in run.go(5)]
         run.answer(result="done", action="nothing", level="control-plane", message="well")
     assert "down" in spawned
+
+
+@pytest.mark.parametrize(("available", "verb"), [(100, "down"), (3500, "up")])
+def test_a_settling_that_fails_now_and_then_does_not_end_a_streak(available: int, verb: str) -> None:
+    """Docker or an API that is slow on a thrashing host: it would never step down, nor ever come back."""
+    run = Run().at("control-plane")
+    run.available = available
+    spawned: List[str] = []
+    for turn in range(2 * int(SETTINGS.cooldown_up_seconds / SETTINGS.settle_seconds)):
+        for _at, what in run.go(SETTINGS.settle_seconds):
+            spawned.append(what)
+            if what != "settle":
+                continue
+            if turn % 2:
+                run.answer(result="unknown", reason="cluster", message="no API server answered")
+            else:
+                run.answer(result="done", action="nothing", level="control-plane", message="well")
+        if verb in spawned:
+            return
+    raise AssertionError(f"no step {verb}: {spawned}")
+
+
+def test_while_the_level_is_not_known_calm_is_judged_by_the_one_that_was() -> None:
+    run = Run().at("etcd-only")
+    run.go(SETTINGS.settle_seconds)
+    run.answer(result="unknown", reason="cluster", message="no API server answered")
+    run.available = 400  # above the floor of 320, and below what a step up from etcd-only asks
+    run.go(60)
+    assert run.watch.state.level == ""
+    assert run.watch.state.calm_since is None

@@ -23,6 +23,7 @@ NOT_IN_HISTORIES = {
     "despite": "a command of a person, whose refusals are counted as one",
     "node": "NODE_NAME is right in every history",
     "identity": "a Node made anew ends the history: its member is gone",
+    "two-steps": "an alarm, no refusal",
     "settings": "they are read before anything begins",
     "trap": "a failed step, no refusal",
     "process": "the children of a simulated watcher always start",

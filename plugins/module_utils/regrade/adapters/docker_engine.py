@@ -125,7 +125,7 @@ class DockerActuator:
         self._began = False
         try:
             self._refuse_unfit()
-            self._began = self.start_stopped()
+            self._began = self._may_start() and self.start_stopped()
             running, booted = self._await_known(name)
             server = self._server()
             old = self._read_record(server)
@@ -476,6 +476,9 @@ class DockerActuator:
 
     # --- restarting ---
 
+    def _may_start(self) -> bool:
+        return self._hooks is not None and self._hooks.may_start()
+
     def _await_known(self, name: str) -> tuple[str, bool]:
         """The running level, waiting while k3s boots; and whether it was booting when we came."""
         end = time.monotonic() + self._settings.boot_timeout_seconds
@@ -488,6 +491,10 @@ class DockerActuator:
                 return self._level(self._server(found), state), booted
             except LevelUnknown as error:
                 why = str(error)
+            if not (state.running or state.restarting or self._may_start()):
+                raise ApplyFailed(
+                    f"{why}, and no step of ours is open: who stopped it starts it again", began=False
+                )
             if time.monotonic() >= end:
                 raise ApplyFailed(
                     f"the running level did not become known within "

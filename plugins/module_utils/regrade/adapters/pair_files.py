@@ -12,7 +12,8 @@ import os
 from ..core import pairs
 
 LAST_STEP = "last-step"  # in STATE_DIR, by whoever stepped
-OPEN = ("journal.json", "lease-held.json")  # in STATE_DIR, of `state_files`: there while a step is open
+# in STATE_DIR, of `state_files`: there while a step is open, or something of one may be left in the cluster
+OPEN = ("journal.json", "lease-held.json", "intent-late.json")
 BELOW = "identity.json"  # the same, there while the server is below full
 MEMORY = "watcher"  # in STATE_DIR, by the watcher: what it must remember over a restart
 

@@ -44,14 +44,19 @@ def sample(pressure_file: str, meminfo_file: str, boot: str) -> Sample:
         available, total = parse_meminfo(read_text(meminfo_file))
     except OSError:
         available, total = None, None
-    return Sample(
-        time.clock_gettime(time.CLOCK_MONOTONIC),
-        time.clock_gettime(time.CLOCK_BOOTTIME),
-        boot,
-        stall,
-        available,
-        total,
-    )
+    monotonic, boottime = _clocks()
+    return Sample(monotonic, boottime, boot, stall, available, total)
+
+
+def _clocks() -> tuple[float, float]:
+    """CLOCK_MONOTONIC and CLOCK_BOOTTIME of one moment: a process that is not run between the two reads must not
+    look like a host that slept."""
+    for _try in range(5):
+        monotonic = time.clock_gettime(time.CLOCK_MONOTONIC)
+        boottime = time.clock_gettime(time.CLOCK_BOOTTIME)
+        if time.clock_gettime(time.CLOCK_MONOTONIC) - monotonic < 0.1:
+            break
+    return monotonic, boottime
 
 
 def missing_pressure(path: str) -> str:

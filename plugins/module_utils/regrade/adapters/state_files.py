@@ -56,15 +56,15 @@ class StateFiles:
     def remove(self, name: str) -> None:
         try:
             os.unlink(self._path(name))
+            folder = os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
         except FileNotFoundError:
             return
         except OSError as error:
             raise StateLost(f"{self._path(name)} cannot be removed: {error.strerror}") from None
-        folder = os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
     def read_note(self) -> Dict[str, str]:
         """The note of the last step, {} where there is none that can be read."""

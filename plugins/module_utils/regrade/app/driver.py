@@ -73,6 +73,9 @@ class Hooks:
         """What was noted of the step so far, also by a process before this one."""
         return self._apply.facts if self._apply else {}
 
+    def may_start(self) -> bool:
+        return self._apply is not None and self._apply.may_start
+
     def before_restart(self) -> None:
         if self._drive is None or self._apply is None:
             raise StepRefused("a restart was asked for outside a step: this is a bug, nothing was restarted")

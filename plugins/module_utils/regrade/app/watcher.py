@@ -106,9 +106,10 @@ class Loop:
         self._below_path = os.path.join(settings.state_dir, pair_files.BELOW)
         self._open_paths = tuple(os.path.join(settings.state_dir, name) for name in pair_files.OPEN)
         self._note_seen = self._note_mark()
-        missing = psi.missing_pressure(settings.pressure_file)
-        self._memory = pair_files.read(self._memory_path)
-        self._noted = pair_files.read(self._note_path)
+        missing = psi.missing_pressure(settings.pressure_file) or psi.missing_memory(settings.meminfo_file)
+        self._memory = self._kept(self._memory_path)
+        self._unwritten = False  # what it remembers could not be written
+        self._noted = self._kept(self._note_path)
         self._watch = watch.begin(self._memory, self._noted, missing)
         self._notes = Notes(settings)
 
@@ -215,19 +216,30 @@ class Loop:
             return (0, 0)
         return (found.st_ino, found.st_mtime_ns)
 
+    def _kept(self, path: str) -> dict[str, str]:
+        """What an earlier watcher or a step left; what cannot be read must not end what keeps a vote."""
+        try:
+            return pair_files.read(path)
+        except OSError as error:
+            self._log.say(f"{path} cannot be read: {error.strerror}; the next settling tells the level")
+            return {}
+
     def _look_at_note(self) -> None:
         mark = self._note_mark()
         if mark != self._note_seen:
-            self._note_seen, self._noted = mark, pair_files.read(self._note_path)
+            self._note_seen, self._noted = mark, self._kept(self._note_path)
             self._watch = watch.on_note(self._watch, self._noted, self._settings)
 
     def _remember(self) -> None:
         memory = watch.memory_of(self._watch)
         if memory != self._memory:
-            self._memory = memory
             try:
                 pair_files.write(self._memory_path, memory)
-            except OSError as error:
+                self._memory, self._unwritten = memory, False
+            except OSError as error:  # tried again at the next sample, and told once
+                if self._unwritten:
+                    return
+                self._unwritten = True
                 self._log.say(
                     f"{self._memory_path} cannot be written: {error.strerror}; relapses are forgotten at "
                     "a restart"
@@ -255,10 +267,12 @@ def main(settings: Settings, as_json: bool = False) -> int:
     log = Log(settings.node_name, as_json)
     require_cluster(settings)
     missing = psi.missing_memory(settings.meminfo_file)
-    if missing:
-        raise SettingsWrong(missing)
-    total = parse_meminfo(psi.read_text(settings.meminfo_file))[1] or 0
-    check_memory(settings, total)
+    total = 0
+    if not missing:
+        total = parse_meminfo(psi.read_text(settings.meminfo_file))[1] or 0
+        check_memory(settings, total)
+    elif not os.path.exists(os.path.join(settings.state_dir, pair_files.BELOW)):
+        raise SettingsWrong(missing)  # below full it stays: the server's vote has to be looked after
     try:
         os.makedirs(settings.state_dir, mode=0o700, exist_ok=True)
         loop = Loop(settings, log)

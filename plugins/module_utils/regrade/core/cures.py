@@ -46,7 +46,10 @@ CURES: Dict[str, str] = {
     "host": "wait until the process that is named has ended; a hung one may be killed, the next ends its step",
     "despite": "name other servers of the cluster, dead ones, for a step up, and confirm it with --yes",
     "node": "set NODE_NAME to the name of this server's Node",
-    "identity": "do not restart this server; find out what removed its etcd member or its Node",
+    "identity": "do not restart this server; find out what removed its etcd member or its Node; once it is a voter "
+    "again, under its new identity, remove identity.json and journal.json from STATE_DIR, and `regrade settle`",
+    "two-steps": "look which step the Node shows and what k3s runs at; where nothing else steps this server, take the "
+    "annotation github-runner.exadev.com/regrade-step off its Node, and the step of the journal ends",
     "platform": "set right what is named, on this host",
     "pods": "move the pods that are named, or allow the restart to end them (DRAIN_PODS_WITHOUT_OWNER=end, "
     "DRAIN_REMAINING=end)",

@@ -80,9 +80,9 @@ class StepFailed(RegradeError):
     `level` is the running level where it became known.
     """
 
-    def __init__(self, message: str, left_open: bool, level: str = "") -> None:
+    def __init__(self, message: str, left_open: bool, level: str = "", reason: str = "other") -> None:
         super().__init__(message)
-        self.left_open, self.level = left_open, level
+        self.left_open, self.level, self.reason = left_open, level, reason
 
 
 class StateLost(RegradeError):

@@ -69,6 +69,7 @@ class State(NamedTuple):
     """All that the policy remembers. Times are CLOCK_MONOTONIC unless said otherwise."""
 
     level: str = ""  # "" while not known
+    last_level: str = ""  # the last that was known: what is calm is judged by it meanwhile
     last_step: Optional[LastStep] = None
     relapses: int = 0
     samples: Tuple[Sample, ...] = ()  # oldest first, as many as the window needs
@@ -141,7 +142,7 @@ def observe(state: State, sample: Sample, settings: Settings) -> Tuple[State, De
     samples, hole, broken = _continue(state.samples, sample, settings)
     start = _start(samples, sample, settings)
     reading = Reading(stall_share(start, sample) if start else None, sample.available, sample.total)
-    verdict = judge(reading, state.level, settings) if sample.stall is not None else NOT_KNOWN
+    verdict = judge(reading, state.level or state.last_level, settings) if sample.stall is not None else NOT_KNOWN
     if verdict == CALM and start and _is_long(start, sample, settings):
         verdict = BETWEEN
     over_since = None if broken or verdict != OVER else state.over_since
@@ -327,6 +328,7 @@ def after_step(state: State, level: str, last: Optional[LastStep], settings: Set
             relapses = min(relapses + 1, MOST_RELAPSES)
     return _unblocked(state)._replace(
         level=level,
+        last_level=level or state.last_level,
         last_step=last or before,
         relapses=relapses,
         over_since=None,

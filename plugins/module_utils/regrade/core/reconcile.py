@@ -62,6 +62,7 @@ from .step import (
     IDENTITY,
     INTENT,
     JOURNAL,
+    LATE,
     POLL_SECONDS,
     REACHED,
     RECOVERED,
@@ -266,9 +267,10 @@ def _settle(plan: Plan, look_for_trap: bool) -> Steps[Settled]:
     if row.action == WAIT:
         raise LevelUnknown(unknown)
     if row.action == ALARM:
-        text = f"{row.words}: {_facts(opened, node, level, member, kept)}"
+        reason = "identity" if found.identity == "changed" else "two-steps"
+        text = f"{row.words}: {_facts(opened, node, level, member, kept)}; {cure(reason)}"
         yield from tell(node, "Warning", "RegradeAlarm", text)
-        raise StepFailed(text, left_open=True)
+        raise StepFailed(text, left_open=True, reason=reason)
     if row.action == UNDO and opened:
         opened.unsure = True  # who left it may have died with the write of its intent under way
         yield from undo(opened, "found open at the start", began=False)
@@ -331,6 +333,7 @@ def _settle(plan: Plan, look_for_trap: bool) -> Steps[Settled]:
         yield RemoveState(IDENTITY)
     if row.action in (NOTHING, UNDO, CLOSE, LEFT, UNCURED):
         yield from _free_left_over(plan)
+    yield from _forget_late()
     if row.action != NOTHING:
         yield Log(f"settled: {text}")
     back = "" if row.action == LEFT else (yield from _back(level))
@@ -361,23 +364,32 @@ def _free_left_over(plan: Plan) -> Steps[None]:
             now = yield Now()
             yield WriteLease(leases.released(found, now.text))
             yield Log(f"released the Lease that {found.holder} left behind")
-        if not (yield from _may_land()):
+        if not (yield from _may_land(HELD)):
             yield from forget_held()
     except ClusterError as error:
         yield Log(f"looking for a Lease left behind: {error}")
 
 
-def _may_land() -> Steps[bool]:
-    """Whether a write of ours whose answer was lost, of the Lease or an intent, may still come through: then it
-    is looked at again."""
+def _may_land(name: str) -> Steps[bool]:
+    """Whether what the note `name` tells of may still come through: then it is looked at again."""
     try:
-        noted: Optional[Dict[str, object]] = yield ReadState(HELD)
+        noted: Optional[Dict[str, object]] = yield ReadState(name)
     except RegradeError as error:
         yield Log(str(error))
         return False
     now = yield Now()
     at = noted.get("boottime") if noted and noted.get("boot_id") == now.boot_id else None
     return isinstance(at, (int, float)) and 0 <= now.boottime - at < LATE_SECONDS
+
+
+def _forget_late() -> Steps[None]:
+    """Ends the look-out for an intent that was taken back, once it cannot land any more."""
+    if (yield from _may_land(LATE)):
+        return
+    try:
+        yield RemoveState(LATE)
+    except RegradeError as error:
+        yield Log(str(error))
 
 
 def _keep_open(opened: Open, body: Steps[T]) -> Steps[T]:
@@ -568,7 +580,7 @@ def _repair(plan: Plan, node: Node, level: str, member: str, hold: Optional[bool
     def work() -> Steps[None]:
         if (yield from _recorded(level)) != level:
             try:
-                yield Apply(level, no_restart, _no_note, {})
+                yield Apply(level, no_restart, _no_note, {}, may_start=False)
             except RegradeError as error:
                 raise StepRefused(f"the record of {level} could not be laid: {error}", "platform") from None
         if level != FULL:  # before the marks: at whatever moment it is killed, the watcher knows

@@ -90,6 +90,7 @@ class Apply(NamedTuple):  # -> None; ApplyFailed, StepRefused
     ]  # run where the actuator asks; StepRefused forbids
     note: Callable[[Dict[str, str]], Generator[Any, Any, None]]
     facts: Dict[str, str]  # noted so far, by whichever process had the step; `restart: asked` once it was
+    may_start: bool = True  # a step is open, so a k3s that is stopped is started; else somebody stopped it
 
 
 class Preflight(NamedTuple):  # -> None; RegradeError where the platform would deny the step

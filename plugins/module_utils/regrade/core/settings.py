@@ -303,6 +303,13 @@ def _lease(s: Settings) -> None:
         3 * RENEW_SECONDS,
         "one late renewal would lose the Lease",
     )
+    _too_small(
+        "LEASE_SECONDS",
+        s.lease_seconds,
+        f"{RENEW_SECONDS:g} s between renewals and 2 x CALL_TIMEOUT_SECONDS",
+        RENEW_SECONDS + 2 * s.call_timeout_seconds,
+        "one renewal that takes its time would lose the Lease",
+    )
 
 
 def _ceiling(s: Settings) -> None:

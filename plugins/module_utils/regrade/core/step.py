@@ -86,7 +86,9 @@ from .requests import (
 from .settings import FRESH_SECONDS, GATE_AGE_SECONDS, RESTART_GRACE_SECONDS, Settings
 
 JOURNAL = "journal"  # state: the open step
-HELD = "lease-held"  # state: the Lease, or an intent of ours, is there or may yet land: at full nothing else tells
+# state: what at full nothing else tells of
+HELD = "lease-held"  # the Lease is ours, or may be
+LATE = "intent-late"  # the write of an intent that was taken back may yet land
 SEEN = "lease-seen"  # state: since when another's Lease was seen unchanged
 UNCURED = "uncured"  # state: when a restart last did not free k3s from the trap
 IDENTITY = "identity"  # state, while below full: Node uid and member id, which must never change
@@ -438,13 +440,13 @@ def under_lease(opened: Open, body: Steps[T]) -> Steps[T]:
     except RegradeError as error:
         yield EndRenewal()
         if not (isinstance(error, StepFailed) and error.left_open):
-            yield from _release(opened)
+            yield from _release(opened.plan)
         raise
     except Exception:  # a bug of ours: what is open stays open, with its Lease, for `settle`
         yield EndRenewal()
         raise
     yield EndRenewal()
-    yield from _release(opened)
+    yield from _release(opened.plan)
     return result
 
 
@@ -460,10 +462,10 @@ def take_lease(plan: Plan) -> Steps[None]:
             yield Sleep(POLL_SECONDS)
             continue
         record = leases.taken(found, plan.holder, now.text, plan.settings.lease_seconds)
-        why = yield from _note_held(plan)
+        why = yield from _note_now(HELD)
         if why:
             raise StepRefused(f"that the Lease is taken cannot be noted: {why}", "storage")
-        if (yield from _swap_lease(plan, record)):
+        if (yield from _swap_lease(plan, found, record)):
             return
         tries += 1
         if tries >= WRITE_TRIES:
@@ -522,16 +524,16 @@ def _keep_seen(seen: leases.Seen) -> Steps[None]:
         yield Log(str(error))
 
 
-def _swap_lease(plan: Plan, record: Lease) -> Steps[bool]:
+def _swap_lease(plan: Plan, found: Lease, record: Lease) -> Steps[bool]:
     """Whether the compare-and-swap took it; False: somebody was first, look again."""
     try:
         yield WriteLease(record)
         return True
     except Conflict:
-        yield from forget_held()
+        yield from _not_taken(plan, found)
         return False
     except Forbidden as error:
-        yield from forget_held()
+        yield from _not_taken(plan, found)
         raise StepRefused(str(error), error.reason) from None
     except ClusterError as error:  # it may still land: the note of it stays, see `reconcile`
         try:
@@ -540,6 +542,12 @@ def _swap_lease(plan: Plan, record: Lease) -> Steps[bool]:
         except ClusterError:
             pass
         raise StepRefused(f"the Lease was asked for, but not given: {error}", "cluster") from None
+
+
+def _not_taken(plan: Plan, found: Lease) -> Steps[None]:
+    """The note goes, unless a dead process of this server has the Lease: then nobody else would let it go."""
+    if leases.node_of(found.holder) != plan.node:
+        yield from forget_held()
 
 
 def _still_ours(opened: Open) -> Steps[None]:
@@ -556,16 +564,15 @@ def _not_lost(opened: Open) -> Steps[None]:
         raise StepRefused(f"the Lease's renewal was lost: {lost}", "lease-lost")
 
 
-def _release(opened: Open) -> Steps[None]:
+def _release(plan: Plan) -> Steps[None]:
     """Clears the holder. Where the API is gone, the next process of this server re-enters the Lease."""
     for _attempt in range(WRITE_TRIES):
         try:
             found: Lease = yield ReadLease()
-            if found.holder == opened.plan.holder:
+            if found.holder == plan.holder:
                 now = yield Now()
                 yield WriteLease(leases.released(found, now.text))
-            if not opened.unsure:
-                yield from forget_held()
+            yield from forget_held()
             return
         except Conflict:
             continue
@@ -575,13 +582,12 @@ def _release(opened: Open) -> Steps[None]:
     yield Log("the Lease could not be released; the next settling does, or this server's next step re-enters it")
 
 
-def _note_held(plan: Plan) -> Steps[str]:
-    """Notes that something of ours is in the cluster, or may still land there: why it could not be, or ""."""
+def _note_now(name: str) -> Steps[str]:
+    """Notes in HELD or LATE since when it may be so: why it could not be, or ""."""
     now = yield Now()
     try:
-        yield WriteState(HELD, {"holder": plan.holder, "boottime": now.boottime, "boot_id": now.boot_id})
+        yield WriteState(name, {"boottime": now.boottime, "boot_id": now.boot_id})
     except RegradeError as error:
-        yield Log(f"{plan.node}: {error}")
         return str(error)
     return ""
 
@@ -832,7 +838,9 @@ def undo(opened: Open, why: str, began: bool) -> Steps[None]:
             f"{opened.words} ({why}) is left open, as it could not be undone: {error}", True
         ) from None
     if opened.unsure and not began:
-        yield from _note_held(opened.plan)
+        why_not = yield from _note_now(LATE)
+        if why_not:
+            yield Log(f"that its intent may yet land could not be noted: {why_not}")
     yield from close(opened, opened.start, "undone" if began else "")
 
 

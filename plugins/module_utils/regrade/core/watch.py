@@ -237,9 +237,7 @@ def _settled(
         else FIRST_SETTLE_SECONDS
     )
     if result == "done" and level in LEVELS:
-        state = watch.state
-        if level != state.level:
-            state = policy.after_step(state, level, None, settings)
+        state = _at(watch, level, settings)
         left = action == "left"
         wait = settings.settle_seconds if level != FULL else later if left else NEVER
         back = answer.get("back", "")
@@ -257,17 +255,23 @@ def _settled(
     wait = min(later, settings.settle_seconds) if watch.was_below else later
     if level not in LEVELS:  # what went wrong may tell it all the same
         level = watch.state.level if result == "refused" else ""
-    state = watch.state
-    if level and level != state.level:
-        state = policy.after_step(state, level, None, settings)
+    state = _at(watch, level, settings) if level else watch.state
     trouble = "" if level == FULL and watch.open else message  # a step by hand is under way
     return watch._replace(
-        state=state._replace(level=level),
+        state=state._replace(level=level, last_level=level or state.last_level),
         trouble=trouble,
         settle_wait=later,
         settle_at=now + wait,
         was_below=level != FULL if level else watch.was_below,
     )
+
+
+def _at(watch: Watch, level: str, settings: Settings) -> State:
+    """The state at that level. One that was not known for a while and is the same again keeps its streaks: where
+    Docker or an API is slow now and then, they would never last."""
+    if level == (watch.state.level or watch.state.last_level):
+        return watch.state._replace(level=level, last_level=level)
+    return policy.after_step(watch.state, level, None, settings)
 
 
 def _failed(watch: Watch, verb: str, message: str, sample: Sample, settings: Settings) -> Watch:
