@@ -18,6 +18,7 @@ from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.adapter
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.ports import (
     HostBusy,
     RegradeError,
+    StateLost,
     StepRefused,
 )
 
@@ -52,6 +53,22 @@ def test_a_write_that_fails_keeps_the_old_document(tmp_path: Path, monkeypatch: 
         store.write("journal", {"id": "new"})
     monkeypatch.undo()
     assert store.read("journal") == {"id": "old"}
+
+
+def test_a_removal_that_fails_is_told_whatever_part_of_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = StateFiles(str(tmp_path))
+
+    def failing(*_given: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    for part in ("unlink", "fsync"):
+        store.write("journal", {"id": "1"})
+        with monkeypatch.context() as patch:
+            patch.setattr(os, part, failing)
+            with pytest.raises(StateLost, match="Input/output error"):
+                store.remove("journal")
 
 
 def test_the_lock_excludes_another_process_and_names_its_holder(tmp_path: Path) -> None:
@@ -130,6 +147,22 @@ def test_pressure_that_is_missing_names_its_cause(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(psi, "read_text", unsupported)
     assert "EOPNOTSUPP" in psi.missing_pressure(str(right))
     assert psi.sample(str(right), str(right), "b").stall is None
+
+
+def test_a_process_that_is_not_run_between_two_clocks_is_no_host_that_slept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    delays = iter((3.0, 0.0, 0.0, 0.0, 0.0, 0.0))
+    now = [1000.0]
+
+    def clock(_which: int) -> float:
+        at = now[0]
+        now[0] += next(delays, 0.0)
+        return at
+
+    monkeypatch.setattr(psi.time, "clock_gettime", clock)
+    sample = psi.sample("/nonexistent", "/nonexistent", "b1")
+    assert sample.boottime == sample.monotonic == 1003.0
 
 
 def test_a_sample_of_this_host() -> None:

@@ -294,6 +294,66 @@ def test_memory_that_cannot_be_read_is_told_before_it_begins(
     assert "MemAvailable" in done.stderr
 
 
+def test_files_that_cannot_be_read_do_not_end_it(start: Callable[..., Watcher], tmp_path: Path) -> None:
+    """A failing card: whoever keeps a vote must go on, at the start and later."""
+    store = StateFiles(str(tmp_path / "state"))
+    store.note_step({"level": "etcd-only"})
+    broken = (
+        "import errno, os\n"
+        "read = os.read\n"
+        "def failing(descriptor, size):\n"
+        "    if os.readlink(f'/proc/self/fd/{descriptor}').endswith(('/last-step', '/watcher')):\n"
+        "        raise OSError(errno.EIO, 'Input/output error')\n"
+        "    return read(descriptor, size)\n"
+        "os.read = failing\n"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Watcher, "CODE", broken)
+        one = start(WELL.replace("full", "etcd-only"))
+    one.until(lambda: one.notes().get("level") == "etcd-only")
+    store.note_step({"level": "etcd-only", "id": "another"})
+    time.sleep(2.5)
+    assert one.process.poll() is None
+    assert "last-step cannot be read: Input/output error" in one.stop()
+
+
+def test_below_full_it_stays_also_where_memory_cannot_be_read(
+    start: Callable[..., Watcher], tmp_path: Path
+) -> None:
+    StateFiles(str(tmp_path / "state")).write("identity", {"uid": "u", "member": "1"})
+    with pytest.MonkeyPatch.context() as patch:
+        blank = f"open({str(tmp_path / 'meminfo')!r}, 'w').close(); "
+        patch.setattr(Watcher, "CODE", blank)
+        one = start(WELL.replace("full", "etcd-only"))
+    one.until(lambda: one.notes().get("level") == "etcd-only")
+    one.until(lambda: len(one.asked()) > 1)
+    assert "no step up by itself" in one.notes()["unhealthy"]
+
+
+def test_what_it_remembers_is_written_once_the_disk_has_room(
+    start: Callable[..., Watcher], tmp_path: Path
+) -> None:
+    full = tmp_path / "full"
+    full.touch()
+    broken = (
+        "import os\n"
+        "rename = os.rename\n"
+        f"def full_disk(*given):\n    if os.path.exists({str(full)!r}): raise OSError(28, 'No space left on device')\n"
+        "    return rename(*given)\n"
+        "os.rename = full_disk\n"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Watcher, "CODE", broken)
+        one = start(WELL.replace("full", "etcd-only"))
+    one.until(lambda: one.notes().get("level") == "etcd-only")
+    time.sleep(2.5)
+    kept = tmp_path / "state" / "watcher"
+    assert not kept.exists()
+    full.unlink()
+    one.until(kept.exists)
+    assert one.stop().count("cannot be written: No space left on device") == 1
+
+
 def test_health_tells_a_watcher_that_is_gone(start: Callable[..., Watcher]) -> None:
     one = start(WELL)
     one.until(lambda: one.notes().get("level") == "full")
