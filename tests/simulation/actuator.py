@@ -190,7 +190,7 @@ def _cure(process: Process, request: ask.Apply) -> Answers:
     host = process.host
     process.history.count("fault: trapped behind its own address")
     yield from process.wait(10.0, 60.0)
-    if process.faults.active and process.random.random() < 0.2:
+    if process.faults.troubles and process.random.random() < 0.2:
         raise ApplyFailed("a restart would not free k3s yet", began=process.restart_began, trapped=True)
     yield from process.drive(request.note({"cure": "own-address trap"}))
     try:

@@ -475,19 +475,20 @@ class Checks:
     # -- time and again
 
     def looked(self) -> None:
-        """Once faults have stopped: how long k3s is locked behind its own address."""
+        """Once the troubles have ended: how long k3s is locked behind its own address."""
         now = self._history.now
+        within = TRAP_SECONDS * (2 if self._history.faults.active else 1)  # by then k3s ended itself, and came back
         for name, host in self._cluster.hosts.items():
             known = self.known[name]
             locked = host.trapped and host.running == ETCD_ONLY and host.k3s == RUNNING
-            if not locked or host.incurable or "uncured" in host.state or self._history.faults.active:
+            if not locked or host.incurable or "uncured" in host.state or self._history.faults.troubles:
                 known.trapped_since = None
                 continue
             known.trapped_since = now if known.trapped_since is None else known.trapped_since
             self.that(
                 "trap",
-                now - known.trapped_since < TRAP_SECONDS,
-                f"{name} is locked behind its own address for {TRAP_SECONDS:.0f} s",
+                now - known.trapped_since < within,
+                f"{name} is locked behind its own address for {within:.0f} s",
             )
 
     def raised(self, process: Process, error: BaseException) -> None:

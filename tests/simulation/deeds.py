@@ -461,7 +461,7 @@ def voter_lost(history: History) -> bool:
 def node_deleted(history: History) -> bool:
     """The one deed that nothing can mend: k3s removes the member."""
     host = _busiest(history)
-    if history.spoilt or host.name not in history.cluster.objects or history.random.random() < 0.7:
+    if history.spoilt or host.name not in history.cluster.objects or history.random.random() < 0.6:
         return False
     intent = marks.intent_of(history.cluster.objects[host.name])
     if intent is not None:
@@ -572,7 +572,7 @@ def a_peer_is_gone(history: History, host: Host) -> None:
     peer = _other(history, host)
 
     def step_up(alone: Host) -> None:
-        if history.faults.active and not peer.powered and alone.running == ETCD_ONLY:
+        if history.faults.troubles and not peer.powered and alone.running == ETCD_ONLY:
             history.up_despite(alone, (peer.name,))
             history.scheduler.call(45.0, lambda: step_up(alone))
 
@@ -595,9 +595,9 @@ DEEDS: Tuple[Tuple[Callable[[History], object], int], ...] = (
     (abandon_step, 4),
     (forget, 2),
     (up_despite, 3),
-    (last_one_standing, 4),
+    (last_one_standing, 6),
     (maintenance, 3),
-    (switch_on, 4),
+    (switch_on, 7),
     (cordon, 3),
     (uncordon, 3),
     (kured, 2),
@@ -624,7 +624,7 @@ DEEDS: Tuple[Tuple[Callable[[History], object], int], ...] = (
     (docker_down, 2),
     (restart_denied, 3),
     (incurable, 1),
-    (pods, 6),
+    (pods, 8),
     (odd_member, 2),
     (voter_lost, 2),
     (kubelet_hangs, 3),

@@ -14,18 +14,21 @@ if TYPE_CHECKING:
     from .process import Process
 
 FATES = ("500", "429", "answer lost", "write arrives late", "call times out")
+MILD = ("500", "429", "answer lost", "call times out")
 ACCIDENTS = ("restart not begun", "restart leaves k3s stopped", "crash loop", "restart answers late")
 
 
 class Faults:
-    """`active` False: from now on nothing fails. `*_until` are true times, for each host."""
+    """`active` False: nothing fails; `troubles`: people and hosts do their deeds, and anything may go wrong.
+    `*_until` are true times, for each host."""
 
     def __init__(self, draw: random.Random) -> None:
         self._random = draw
-        self.active = True
+        self.active = self.troubles = True
+        self._fates: Tuple[str, ...] = FATES
         rough = draw.random()
         self._fate = draw.choice((0.0, 0.01, 0.03, 0.1)) * (0.5 + rough)
-        self._accident = draw.choice((0.0, 0.5, 0.9))
+        self._accident = draw.choice((0.0, 0.6, 0.9))
         self._kill = draw.choice((0.0, 0.001, 0.004, 0.015)) * (0.5 + rough)
         self._pause = draw.choice((0.0, 0.001, 0.005))
         self._ambush = draw.choice((0.0, 0.002, 0.01))
@@ -38,16 +41,23 @@ class Faults:
 
     def end(self) -> None:
         """Faults stop: what was to last longer ends now."""
-        self.active = False
+        self.active = self.troubles = False
         for lasting in (self.cut_until, self.expired_until, self.large_hangs_until, self.slow_until):
             lasting.clear()
         self.forbidden.clear()
+
+    def mildly(self) -> None:
+        """What fails on any day: some calls, and at times a process."""
+        self.active, self._fates = True, MILD
+        self._fate = self._random.choice((0.01, 0.02, 0.04))
+        self._kill = self._random.choice((0.0, 0.0002, 0.0005))
+        self._accident = self._pause = self._ambush = self._at_mark = 0.0
 
     def fate(self, write: bool) -> str:
         """What becomes of one call, "" where it is answered."""
         if self._random.random() >= self._fate:
             return ""
-        fate = self._random.choice(FATES)
+        fate = self._random.choice(self._fates)
         return fate if write or fate not in ("answer lost", "write arrives late") else "call times out"
 
     def cut(self, host: Host) -> bool:

@@ -3,7 +3,8 @@
 
 1. Troubles: people and hosts do `deeds`, calls and processes fail as `faults` says.
 2. Calm: nothing fails any more, and people put right what only they can. Everything must settle.
-3. Cycle: one server comes under pressure and must go down to etcd-only; the pressure passes and it must come back.
+3. Cycle: one server comes under pressure and must go down to etcd-only; the pressure passes and it must come back. In
+   half of the histories this is under mild faults: what fails on any day, and no deeds.
 
 A history is wholly worked out from its seed. Breaks raise `checks.Broken`.
 """
@@ -61,6 +62,7 @@ TIMES = {
 SETTLE_WITHIN = 6000.0  # true seconds of calm within which all must have settled
 DOWN_WITHIN = 3000.0  # of pressure, within which the server must be at etcd-only
 UP_WITHIN = 9000.0  # of calm again: relapses make it wait up to an hour for each level
+MILD_FACTOR = 2.0  # how much longer each may take under mild faults
 ALONE_SECONDS = 1200.0  # in which our own stopped k3s must be started again, whatever else fails
 LOOK_SECONDS = 30.0
 SCENE_SECONDS = 150.0  # a person's command that looks for signs of life takes no longer
@@ -103,6 +105,7 @@ class History:
         self.checks = Checks(self)
         self.counts: Dict[str, int] = {}
         self.steps = self.cycles = 0
+        self.cycles_in_faults = 0  # of `cycles`, those that ended while calls and processes failed
         self._alone = 0  # stories the troubles wait for
         self.automatic = random.random() < 0.85
         more = {
@@ -257,11 +260,11 @@ class History:
 
     def step_begins(self, host: Host) -> None:
         """Its intent is written: at times its host dies in the middle of what follows."""
-        if self.faults.active and self.random.random() < 0.05:
+        if self.faults.troubles and self.random.random() < 0.05:
             self.scheduler.call(self.random.uniform(0.1, 20.0), lambda: self._dies_in_its_step(host))
 
     def _dies_in_its_step(self, host: Host) -> None:
-        if self.faults.active and self.checks.open_step(host) is not None:
+        if self.faults.troubles and self.checks.open_step(host) is not None:
             deeds.host_dies(self, host)
 
     def ambush(self, host: Host) -> None:
@@ -386,7 +389,7 @@ class History:
     def on_left_stopped(self, host: Host) -> None:
         """A restart has left k3s stopped: at times a peer goes too, and no API can be reached."""
         others = [other for other in self.cluster.hosts.values() if other is not host and other.powered]
-        if len(self.cluster.hosts) != 3 or len(others) != 2 or self.spoilt or self.random.random() < 0.1:
+        if len(self.cluster.hosts) != 3 or len(others) != 2 or self.spoilt:
             return
         peer = self.random.choice(others)
         self.count("fault: own server and a peer down with the journal open")
@@ -473,16 +476,17 @@ class History:
                     elif level == FULL and self._lowest[name]:
                         self._lowest[name] = False
                         self.cycles += 1
+                        self.cycles_in_faults += self.faults.active
 
     def _may_be_staged(self, host: Host, level: str) -> None:
         """At times a whole story begins as a server goes below full."""
-        if not self.faults.active or self._alone or level == FULL:
+        if not self.faults.troubles or self._alone or level == FULL:
             return
         if self.random.random() < (0.8 if level == ETCD_ONLY else 0.05):
             scene, until = self.random.choice(deeds.SCENES), self.now + 240.0
 
             def begin() -> None:
-                if not self.faults.active or self.now > until:
+                if not self.faults.troubles or self.now > until:
                     return
                 if host.processes or "journal" in host.state:  # the step goes on: `step_begins` sees to that
                     self.scheduler.call(5.0, begin)
@@ -591,12 +595,17 @@ class History:
         """Pressure that lasts, on one server, and then its end."""
         random, cycles = self.random, self.cycles
         host = random.choice(list(self.cluster.hosts.values()))
-        self._line(f"{host.name} comes under pressure")
+        mild = random.random() < 0.5
+        if mild:
+            self.faults.mildly()
+            self._docker_stutters()
+        factor = MILD_FACTOR if mild else 1.0
+        self._line(f"{host.name} comes under pressure{', under mild faults' if mild else ''}")
         if random.random() < 0.5:
             self.starved.add(host.name)
         kind = random.random()
         self.press(host, *((random.uniform(0.3, 0.9), 0.2) if kind < 0.6 else (0.0, random.uniform(0.01, 0.06))))
-        end = self.now + DOWN_WITHIN
+        end = self.now + factor * DOWN_WITHIN
         while self.checks.that("cycle", True, "") or marks.level_of(self.cluster.objects[host.name]) != ETCD_ONLY:
             if self.now > end:
                 self.checks.that("cycle", False, f"{host.name} is under pressure and does not step down")
@@ -605,16 +614,27 @@ class History:
         self._at_the_lowest(host)
         self._line(f"{host.name}: the pressure passes")
         self.press(host, 0.0, 0.6)
-        end = self.now + UP_WITHIN
+        end = self.now + factor * UP_WITHIN
         while self.cycles == cycles or not self._idle(host):
             if self.now > end:
                 self.checks.that("cycle", False, f"{host.name} is calm and does not step up")
             self._until(self.now + LOOK_SECONDS)
             if not self.automatic and marks.level_of(self.cluster.objects[host.name]) != FULL:
                 self._people_bring_back()
+        self.faults.end()
+        end = self.now + (SETTLE_WITHIN if mild else 60.0)  # what was killed last is ended by the watcher
         self._until(self.now + 60.0)
+        while self.problem(host) and self.now < end:
+            self._until(self.now + LOOK_SECONDS)
         problem = self.problem(host)
         self.checks.that("converges", not problem, f"{host.name} after its cycle: {problem}")
+
+    def _docker_stutters(self) -> None:
+        """Now and then a Docker engine is silent for some seconds."""
+        if self.faults.active:
+            host = self.random.choice(list(self.cluster.hosts.values()))
+            host.docker_down_until = self.now + self.random.uniform(2.0, 15.0)
+            self.scheduler.call(self.random.uniform(30.0, 300.0), self._docker_stutters)
 
     def _at_the_lowest(self, host: Host) -> None:
         """What may come to a server at etcd-only: its watcher must see to it by itself."""
@@ -653,7 +673,7 @@ class History:
 
     def _relapses(self, host: Host) -> None:
         """It goes up and is pressed again at once, twice: it must then wait for four times the calm."""
-        if not self.automatic:
+        if not self.automatic or self.faults.active:  # a step that fails changes what it waits for
             return
         self._line(f"{host.name}: the pressure passes, and comes back as soon as it has stepped up")
         for _relapse in range(2):

@@ -72,6 +72,7 @@ class Part(NamedTuple):
     checked: Dict[str, int]
     steps: int
     cycled: int
+    cycled_in_faults: int
     simulated: float
     breaks: List[Break]
 
@@ -81,7 +82,7 @@ def run(seeds: Iterable[int], stop_at_first: bool = False) -> Part:
     counts: Counter[str] = Counter()
     checked: Counter[str] = Counter()
     breaks: List[Break] = []
-    histories = steps = cycled = 0
+    histories = steps = cycled = in_faults = 0
     simulated = 0.0
     for seed in seeds:
         history = History(seed)
@@ -94,10 +95,11 @@ def run(seeds: Iterable[int], stop_at_first: bool = False) -> Part:
         checked.update(history.checks.counts)
         steps += history.steps
         cycled += history.cycles > 0
+        in_faults += history.cycles_in_faults > 0
         simulated += history.now
         if breaks and stop_at_first:
             break
-    return Part(histories, dict(counts), dict(checked), steps, cycled, simulated, breaks)
+    return Part(histories, dict(counts), dict(checked), steps, cycled, in_faults, simulated, breaks)
 
 
 def add(one: Part, other: Part) -> Part:
@@ -107,12 +109,13 @@ def add(one: Part, other: Part) -> Part:
         dict(Counter(one.checked) + Counter(other.checked)),
         one.steps + other.steps,
         one.cycled + other.cycled,
+        one.cycled_in_faults + other.cycled_in_faults,
         one.simulated + other.simulated,
         one.breaks + other.breaks,
     )
 
 
-NONE = Part(0, {}, {}, 0, 0, 0.0, [])
+NONE = Part(0, {}, {}, 0, 0, 0, 0.0, [])
 
 
 def run_all(seeds: List[int], progress: bool) -> Part:
@@ -205,7 +208,9 @@ def report(whole: Part, seconds: float, first: int) -> List[str]:
         *_table("invariants checked", whole.checked, ""),
         f"{whole.histories} histories from seed {first}: {whole.histories / seconds:.1f} a second, "
         f"{whole.simulated / 86400:.0f} simulated days, {whole.steps} steps, "
-        f"{100 * whole.cycled / max(1, whole.histories):.1f} % with a whole cycle, {len(whole.breaks)} broken",
+        f"{100 * whole.cycled / max(1, whole.histories):.1f} % with a whole cycle, "
+        f"{100 * whole.cycled_in_faults / max(1, whole.histories):.1f} % with one while calls and processes failed, "
+        f"{len(whole.breaks)} broken",
     ]
     for found in whole.breaks[:BREAKS_SHOWN]:
         lines.append(f"BROKEN {found.text} (make simulate SEED={found.seed} tells how)")
@@ -242,6 +247,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
             "simulated_days": round(whole.simulated / 86400, 1),
             "steps": whole.steps,
             "cycled": round(whole.cycled / max(1, whole.histories), 4),
+            "cycled_in_faults": round(whole.cycled_in_faults / max(1, whole.histories), 4),
             "breaks": [found._asdict() for found in whole.breaks],
             "counts": whole.counts,
             "checked": whole.checked,

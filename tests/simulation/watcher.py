@@ -151,7 +151,7 @@ class Watcher:
                 self._answered(answer_of(result, error))
 
         late = 0.0
-        if verb in (watch.DOWN, watch.UP) and self.history.faults.active and self.history.random.random() < 0.15:
+        if verb in (watch.DOWN, watch.UP) and self.history.faults.troubles and self.history.random.random() < 0.25:
             late = self.history.random.uniform(5.0, 90.0)  # the child is slow to start, and a person is quicker
             self.history.step_of_a_person(self.host)
         process.run(steps, ended, late)
