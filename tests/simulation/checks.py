@@ -86,7 +86,8 @@ class Known:
         self.cordoned = False  # by a person, and still so
         self.calm = True
         self.uneasy_since = self.uneasy_until = -1e9  # true times of the last stretch without calm
-        self.taken: Optional[Tuple[marks.Intent, float]] = None  # the intent a person took off last, and when
+        self.taken: Optional[Tuple[marks.Intent, float]] = None  # the intent a person took off, and when
+        self.record_forced = False  # a person has written another level into its record: it is adopted
         self.pressed_since = self.pressed_until = -1e9  # true times of the last stretch without calm, as a whole
         self.tried: Optional[Tuple[float, str]] = None  # boottime and boot of what last began a cooldown
         self.pods_at = -1e9  # when pods last came to it
@@ -121,7 +122,7 @@ class Checks:
             if other is not host:
                 self.that(
                     "one acts",
-                    not self.known[other.name].effects or self.forced,
+                    not self.known[other.name].effects,
                     f"{host.name} acts while {other.name} has effects of step {self.known[other.name].effects}",
                 )
 
@@ -257,6 +258,7 @@ class Checks:
         if self.late:
             return
         known, settings = self.known[host.name], process.plan.settings
+        known.taken = None
         move = direction(intent.start, intent.target)
         self.that(
             "by one",
@@ -325,7 +327,7 @@ class Checks:
             for other in self._cluster.hosts.values():
                 self.that(
                     "one acts",
-                    other is host or not self.known[other.name].effects or self.forced,
+                    other is host or not self.known[other.name].effects or self.known[host.name].record_forced,
                     f"{host.name} writes its record while {other.name} acts",
                 )
 
@@ -353,9 +355,19 @@ class Checks:
         others = [other for other in self._cluster.hosts.values() if other is not host]
         whole = sum(other.up() or self._history.now - other.down_at <= window for other in others)
         voters = sum(not member.learner for member in self._cluster.members)
+        named = self._despite(process)
+        if named and host.at() != "":  # a person answers for these, and for no other
+            for other in others:
+                self.that(
+                    "quorum",
+                    not other.member or other.name in named or other.up()
+                    or self._history.now - other.down_at <= window,
+                    f"{host.name} is restarted for {level} despite {', '.join(named)}, and {other.name} is down too",
+                )  # fmt: skip
+            return
         self.that(
             "quorum",
-            2 * whole > voters or host.at() == "" or self._despite(process),
+            2 * whole > voters or host.at() == "",
             f"{host.name} is restarted for {level} with {whole} of {voters - 1} others up",
         )
 
@@ -379,10 +391,10 @@ class Checks:
         paused = process.paused - process.paused_at_gate  # nobody can ask while it is stopped
         return GATE_AGE_SECONDS / process.host.rate + SLACK_SECONDS + paused
 
-    def _despite(self, process: Process) -> bool:
-        """Whether a person has said yes to a restart without a dead peer."""
+    def _despite(self, process: Process) -> Tuple[str, ...]:
+        """The peers without which a person has said yes to a restart."""
         journal = _journal(process.host)
-        return bool(process.plan.despite or (journal and journal.get("despite")))
+        return tuple(process.plan.despite or (journal or {}).get("despite") or ())
 
     def applied(self, process: Process, level: str) -> None:
         if process.restart_began and process.kind != "people":

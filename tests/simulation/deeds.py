@@ -288,7 +288,7 @@ def record_changed(history: History) -> bool:
     if level != FULL and "journal" in host.state:
         return False  # at a level that the open step does not touch it waits for a person for ever
     if level != FULL:
-        history.checks.forced = True
+        history.checks.forced = history.checks.known[host.name].record_forced = True
     host.record, host.linked = level, True
     host.restart()
 
@@ -466,6 +466,7 @@ def node_deleted(history: History) -> bool:
     intent = marks.intent_of(history.cluster.objects[host.name])
     if intent is not None:
         history.checks.known[host.name].taken = (intent, history.now)
+    history.checks.known[host.name].effects = ""
     history.spoil(host, "its Node was deleted")
     history.cluster.delete_node(host.name)
     return True

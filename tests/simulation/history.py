@@ -451,6 +451,8 @@ class History:
             return
         self._settles()
         self.checks.forced = False  # all are at full: whatever people forced is over
+        for known in self.checks.known.values():
+            known.record_forced = False
         self._cycle()
 
     def _doing(self, deed: Callable[[History], object]) -> Callable[[], None]:
