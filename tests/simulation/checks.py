@@ -122,7 +122,7 @@ class Checks:
             if other is not host:
                 self.that(
                     "one acts",
-                    not self.known[other.name].effects,
+                    not self.known[other.name].effects or known.record_forced,
                     f"{host.name} acts while {other.name} has effects of step {self.known[other.name].effects}",
                 )
 

@@ -584,7 +584,7 @@ def a_peer_is_gone(history: History, host: Host) -> None:
 SCENES: Tuple[Callable[[History, Host], None], ...] = (
     host_is_gone,
     *(others_are_gone,) * 2,
-    *(a_peer_is_gone,) * 4,
+    *(a_peer_is_gone,) * 5,
 )
 
 
