@@ -41,6 +41,7 @@ def recover(process: Process, _request: ask.Recover) -> Answers:
     yield from process.wait(0.01, 0.2)
     if host.docker_down_until > process.cluster.now or host.full_disk_until > process.cluster.now:
         raise ApplyFailed("the record could not be removed; k3s was not restarted", began=False)
+    process.checks.recovered(process)
     host.record, host.linked = FULL, True
     yield from process.wait(0.01, 0.2)
     host.restart()

@@ -25,7 +25,7 @@ from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.mo
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.reading import Sample
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.ports import StepRefused
 
-from .cluster import RUNNING
+from .cluster import RENEWAL_SECONDS, RUNNING
 
 if TYPE_CHECKING:
     from .cluster import Host
@@ -51,6 +51,7 @@ INVARIANTS = {
     "sustained": "by itself it goes down only under pressure that lasted and was true",
     "calm": "by itself it goes up only after a calm that was seen throughout and was true",
     "started": "a k3s that somebody else stopped is left stopped",
+    "people": "a person's command leaves a server alone that shows life, and recovers only where no API answers",
     "reasons": "every refusal has its reason",
     "converges": "once faults stop: no step is open, level, record and marks agree, nothing of ours is left over",
     "trap": "a k3s locked behind its own address is freed before it ends itself",
@@ -63,6 +64,7 @@ INVARIANTS = {
 GATE_AGE_SECONDS = 5.0
 TRAP_SECONDS = 900.0  # true time after which a k3s locked behind its own address ends itself
 LASTING_SECONDS = 600.0  # true time after which no reading, however long its hole, shows what was before
+SILENT_SECONDS = 40.0  # on the clock of who looks, for which a server must have shown no life
 SLACK_SECONDS = 3.0  # true time that small calls take between the gate and the restart
 
 
@@ -87,7 +89,7 @@ class Known:
         self.calm = True
         self.uneasy_since = self.uneasy_until = -1e9  # true times of the last stretch without calm
         self.taken: Optional[Tuple[marks.Intent, float]] = None  # the intent a person took off, and when
-        self.record_forced = False  # a person has written another level into its record: it is adopted
+        self.adopts = False  # a person has made its record or its marks other than its level: they are adopted
         self.pressed_since = self.pressed_until = -1e9  # true times of the last stretch without calm, as a whole
         self.tried: Optional[Tuple[float, str]] = None  # boottime and boot of what last began a cooldown
         self.pods_at = -1e9  # when pods last came to it
@@ -122,7 +124,7 @@ class Checks:
             if other is not host:
                 self.that(
                     "one acts",
-                    not self.known[other.name].effects or known.record_forced,
+                    not self.known[other.name].effects or known.adopts,
                     f"{host.name} acts while {other.name} has effects of step {self.known[other.name].effects}",
                 )
 
@@ -213,6 +215,7 @@ class Checks:
             self.that("cordon", not known.cordoned, f"the cordon a person set on {before.name} was taken off")
         was, now = marks.intent_of(before), marks.intent_of(after)
         if process.kind == "people":
+            self._leaves_the_living(process, host, before, after)
             if was is not None and now is None:
                 known.taken = (was, self._history.now)
             return
@@ -246,6 +249,27 @@ class Checks:
             if marks.level_of(after) == was.target != was.start and not self.late and not self.forced:
                 self._holds_lease(process, f"when the step to {was.target} ends")
             known.effects = ""
+
+    def _leaves_the_living(self, process: Process, host: Host, before: Node, after: Node) -> None:
+        """A person abandons the step of another server, or forgets it."""
+        marked = _marks(before) != _marks(after)
+        if host is process.host or self.late or not (marked or marks.intent_of(before)):
+            return
+        if marked and host.name in process.heard and host.name not in process.disabled:
+            return  # it runs full and has no watcher: its marks may go
+        self.that("people", host.name not in process.heard, f"{host.name} was told dead though it had answered")
+        asked, look = SILENT_SECONDS / process.host.rate, process.looked
+        if host.agent_up():  # it may have come back since
+            came = max(host.ready_at, host.hung_until, host.isolated_until, host.asleep_until)
+            dead, words = came + RENEWAL_SECONDS + 5.0 >= look, f"renews for {look - came:.0f} s"
+        else:  # or have been back since
+            silent = look - host.away_since
+            dead, words = silent < 0 or silent >= asked - RENEWAL_SECONDS - 1, f"is silent for {silent:.0f} s"
+        self.that("people", dead, f"{process.host.name} took {host.name} for dead as its kubelet {words}")
+
+    def recovered(self, process: Process) -> None:
+        """k3s is restarted at full, asking nobody."""
+        self.that("people", not process.answered, f"{process.host.name} is recovered though an API server answers")
 
     def _keeps_label(self, host: Host, level: str) -> None:
         self.that(
@@ -327,7 +351,7 @@ class Checks:
             for other in self._cluster.hosts.values():
                 self.that(
                     "one acts",
-                    other is host or not self.known[other.name].effects or self.known[host.name].record_forced,
+                    other is host or not self.known[other.name].effects or self.known[host.name].adopts,
                     f"{host.name} writes its record while {other.name} acts",
                 )
 

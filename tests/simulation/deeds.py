@@ -131,6 +131,8 @@ def last_one_standing(history: History) -> bool:
     """A server at etcd-only is alone: a person has it run full again, and later the others come back."""
     hosts = history.cluster.hosts.values()
     alone = next((host for host in hosts if host.powered and host.running == ETCD_ONLY), None)
+    if alone is not None and history.random.random() < 0.3:  # or it only seems so
+        return history.recover(alone)
     return alone is not None and leave_alone(history, alone)
 
 
@@ -288,7 +290,7 @@ def record_changed(history: History) -> bool:
     if level != FULL and "journal" in host.state:
         return False  # at a level that the open step does not touch it waits for a person for ever
     if level != FULL:
-        history.checks.forced = history.checks.known[host.name].record_forced = True
+        history.checks.forced = history.checks.known[host.name].adopts = True
     host.record, host.linked = level, True
     host.restart()
 

@@ -217,7 +217,14 @@ class History:
         if process is None:
             return False
         self.checks.forced = True  # it may come back below full, with another there by then
-        process.run(people.forget(process.plan, host.name), self.did("marks forgotten"))
+        did = self.did("marks forgotten")
+
+        def ended(result: Any, error: Optional[BaseException]) -> None:
+            did(result, error)
+            if error is None and result.changed:
+                self.checks.known[host.name].adopts = True
+
+        process.run(people.forget(process.plan, host.name), ended)
         return True
 
     def recover(self, host: Host) -> bool:
@@ -452,7 +459,7 @@ class History:
         self._settles()
         self.checks.forced = False  # all are at full: whatever people forced is over
         for known in self.checks.known.values():
-            known.record_forced = False
+            known.adopts = False
         self._cycle()
 
     def _doing(self, deed: Callable[[History], object]) -> Callable[[], None]:

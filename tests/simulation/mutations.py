@@ -2,7 +2,8 @@
 """The table of deliberate faults: what each changes in `core`, which invariant must catch it, and why.
 
 A fault belongs here where it breaks a promise by itself. What a second safeguard makes harmless (the gate's check of
-intents beside the Lease, say) is dropped together with that safeguard, or left out. How they are run is `mutants`.
+intents beside the Lease, say) is dropped together with that safeguard, or left out: another step's intent taken for
+ours, as `write_intent` never writes one step over another. How they are run is `mutants`.
 """
 
 from __future__ import annotations
@@ -433,6 +434,47 @@ MUTANTS: Tuple[Mutant, ...] = (
         "        ),\n",
         ("held up",),
         "A server that was refused once waits longer than it must, however short its memory is.",
+    ),
+    # -- what people ask for
+    _one(
+        "abandons without looking for life",
+        "people.py",
+        "    alive = yield from _signs_of_life(plan, name, patience)\n",
+        '    alive = ""\n',
+        ("people", "takeover", "one acts"),
+        "The step of a server that merely does not answer is closed under it.",
+    ),
+    _one(
+        "abandons the step of a living server",
+        "people.py",
+        "    if answers:\n",
+        "    if answers and not name:\n",
+        ("people",),
+        "At etcd-only no kubelet renews anything: only its own answer tells that it lives.",
+    ),
+    _one(
+        "forgets without looking for life",
+        "people.py",
+        "        alive = yield from _signs_of_life(plan, node.name, 0.0)\n",
+        '        alive = ""\n',
+        ("people",),
+        "The marks of a server that merely does not answer are taken off, and its vote is unprotected.",
+    ),
+    _one(
+        "forgets a server at etcd-only",
+        "people.py",
+        "    if DISABLED in answers:\n",
+        "    if DISABLED in answers and not name:\n",
+        ("people",),
+        "Its label is what keeps others from deleting its Node.",
+    ),
+    _one(
+        "recovers though an API answers",
+        "people.py",
+        '            said = "answers"\n',
+        '            return "none is asked"\n',
+        ("people",),
+        "k3s is restarted with no Lease and no check, where both could have been had.",
     ),
     # -- deciding
     _one(

@@ -8,7 +8,7 @@ while. What the world is stands in `cluster`; the platform's part of a step in `
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, Optional, Type
+from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, Optional, Set, Type
 
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import marks, step
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import requests as ask
@@ -58,6 +58,10 @@ class Process:
         self.paused = 0.0  # true seconds it was stopped or starved so far
         self.restart_began = False  # by the apply_level under way
         self.paused_at_gate = 0.0  # `paused` when it last asked a peer
+        self.answered = False  # whether any API call of it was
+        self.heard: Set[str] = set()  # peers that answered it
+        self.disabled: Set[str] = set()  # those of them that run at etcd-only
+        self.looked = history.now  # when it last read the node leases
         self._command_ends = 0.0  # when the maintenance it started does
         self._held: Optional[Held] = None
         self._renewal: Optional[Actor] = None
@@ -292,6 +296,7 @@ class Process:
             history.count("fault: API slow")
             yield from self.wait(0.5, 4.5)
         answer = effect()
+        self.answered = True
         yield from self.wait(0.004, 0.04)
         return answer
 
@@ -348,13 +353,19 @@ class Process:
             yield from self.stopped_for(self.random.uniform(30.0, 300.0))
 
     def _read_renewals(self, _request: ask.ReadRenewals) -> Answers:
+        self.looked = self.history.now
         return (yield from self.call("list leases", self.cluster.renewals, big=True))
 
     def _ask_peer(self, request: ask.AskPeer) -> Answers:
         self.paused_at_gate = self.paused
         yield from self.wait(0.004, 0.04)
         peer = self.cluster.by_address.get(request.address)
-        if peer is None or self.faults.cut(self.host) or not peer.serves_api():
+        reached = peer is not None and not self.faults.cut(self.host)
+        if peer is not None and reached and peer.running == ETCD_ONLY and peer.up():
+            self.heard.add(peer.name)
+            self.disabled.add(peer.name)
+            return PeerAnswer("503 apiserver disabled", "503 apiserver disabled")
+        if peer is None or not reached or not peer.serves_api():
             yield from self.wait(0.01, 5.0)
             return PeerAnswer("no answer", "no answer")
         if self.faults.slow_until.get(peer.name, 0.0) > self.cluster.now:
@@ -362,6 +373,7 @@ class Process:
             yield from self.wait(1.0, 4.5)
             if not peer.serves_api():
                 return PeerAnswer("no answer", "no answer")
+        self.heard.add(peer.name)
         return PeerAnswer("", "")
 
     def _list_pods(self, request: ask.ListPods) -> Answers:
