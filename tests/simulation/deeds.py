@@ -627,7 +627,7 @@ DEEDS: Tuple[Tuple[Callable[[History], object], int], ...] = (
     (docker_down, 2),
     (restart_denied, 3),
     (incurable, 1),
-    (pods, 8),
+    (pods, 10),
     (odd_member, 2),
     (voter_lost, 2),
     (kubelet_hangs, 3),

@@ -28,7 +28,7 @@ class Faults:
         self._fates: Tuple[str, ...] = FATES
         rough = draw.random()
         self._fate = draw.choice((0.0, 0.01, 0.03, 0.1)) * (0.5 + rough)
-        self._accident = draw.choice((0.0, 0.6, 0.9))
+        self._accident = draw.choice((0.0, 0.8, 0.95))
         self._kill = draw.choice((0.0, 0.001, 0.004, 0.015)) * (0.5 + rough)
         self._pause = draw.choice((0.0, 0.001, 0.005))
         self._ambush = draw.choice((0.0, 0.002, 0.01))
