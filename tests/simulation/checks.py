@@ -244,7 +244,7 @@ class Checks:
                 self._holds_lease(process, f"when it is marked {marks.level_of(after)}")
                 self._keeps_label(host, marks.level_of(after))
         if was is not None and now is None:
-            if acted and was.start != was.target:
+            if acted and was.start != was.target and _journal(host) is not None:  # else a repair clears what is left
                 known.ended = known.tried = (host.boottime(), host.boot_id)
             if marks.level_of(after) == was.target != was.start and not self.late and not self.forced:
                 self._holds_lease(process, f"when the step to {was.target} ends")

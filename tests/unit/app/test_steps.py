@@ -1694,3 +1694,15 @@ def test_an_intent_that_lands_after_its_step_was_taken_back_is_looked_for_until_
     cluster.time.sleep(61)
     settle(cluster.process(S), automatic=True)
     assert LATE not in host.disk
+
+
+def test_a_late_intent_is_looked_for_also_after_the_host_has_booted_anew() -> None:
+    cluster = Cluster()
+    host = cluster.hosts[S]
+    host.disk[LATE] = {"boottime": 5000.0, "boot_id": "boot-0"}
+    cluster.time.seconds = 30.0
+    settle(cluster.process(S), automatic=True)
+    assert LATE in host.disk
+    cluster.time.seconds = 121.0
+    settle(cluster.process(S), automatic=True)
+    assert LATE not in host.disk

@@ -377,8 +377,10 @@ def _may_land(name: str) -> Steps[bool]:
     except RegradeError as error:
         yield Log(str(error))
         return False
+    if noted is None:
+        return False
     now = yield Now()
-    at = noted.get("boottime") if noted and noted.get("boot_id") == now.boot_id else None
+    at = noted.get("boottime") if noted.get("boot_id") == now.boot_id else 0.0  # of an earlier boot: before this one
     return isinstance(at, (int, float)) and 0 <= now.boottime - at < LATE_SECONDS
 
 
