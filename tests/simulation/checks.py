@@ -168,6 +168,8 @@ class Checks:
     def lease_written(self, process: Process, before: Lease, after: Lease) -> None:
         mine = process.host.name
         theirs = leases.node_of(before.holder)
+        if process.kind == "people" and theirs != mine and not after.holder:
+            self.tampered_at = self._history.now  # who abandons a step lets its Lease go
         if before.holder and theirs != mine and after.holder != before.holder:
             given = before.duration_seconds or process.plan.settings.lease_seconds
             unchanged = (self._history.now - self.lease_at) * process.host.rate

@@ -53,7 +53,7 @@ class Process:
         self.random = history.random
         self.alive = True
         self.began = history.now
-        self.found_open = "journal" in host.state  # whether it began with a step to end
+        self.found_open = False  # whether there was a step to end when it last took the host's lock
         self._stopped_until = 0.0
         self.paused = 0.0  # true seconds it was stopped or starved so far
         self.restart_began = False  # by the apply_level under way
@@ -156,6 +156,7 @@ class Process:
             self.history.count("fault: two processes on one host")
             raise HostBusy("this host is busy with another process (lock /run/lock/regrade.lock)")
         self.host.lock = self
+        self.found_open = "journal" in self.host.state
 
     def _free_lock(self, _request: ask.FreeLock) -> Answers:
         yield from self.wait(0.0005, 0.002)

@@ -20,7 +20,7 @@ WITHOUT_GATE = """
 import regrade.core.gate as gate
 asked = gate.check
 gate.check = lambda facts: tuple(check._replace(ok=True) for check in asked(facts))
-gate.busy = lambda nodes, own: ""
+gate.busy = lambda *_facts: ""
 """
 
 

@@ -476,13 +476,16 @@ def _level(opened: Optional[Open]) -> Steps[Tuple[str, str]]:
 
 
 def _recorded(level: str) -> Steps[str]:
-    """The level of the record, `level` where it is not known or kept: then nothing differs."""
+    """The level of the record, `level` where none is kept: then nothing differs. Raises LevelUnknown.
+
+    A record that cannot be told is not one that agrees: marks that were made to agree with what runs would be lost
+    where a container came back without its link.
+    """
     try:
         found: str = yield RecordedLevel()
         return found or level
     except RegradeError as error:
-        yield Log(f"the recorded level cannot be told: {error}")
-        return level
+        raise LevelUnknown(f"the recorded level cannot be told: {error}") from None
 
 
 def _is_trapped(opened: Optional[Open], level: str) -> Steps[bool]:

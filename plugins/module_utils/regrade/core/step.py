@@ -839,8 +839,9 @@ def undo(opened: Open, why: str, began: bool) -> Steps[None]:
         ) from None
     if opened.unsure and not began:
         why_not = yield from _note_now(LATE)
-        if why_not:
+        if why_not:  # its journal stays in its place, and the next settling does this again
             yield Log(f"that its intent may yet land could not be noted: {why_not}")
+            return
     yield from close(opened, opened.start, "undone" if began else "")
 
 
