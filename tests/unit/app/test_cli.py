@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -445,3 +446,11 @@ def test_an_administrators_kubeconfig_is_used_and_never_the_services_own(
         assert (code, "absent cannot be read" in err, "run the role" in err) == (5, True, False)
     finally:
         stub.close()
+
+
+def test_every_command_of_the_readme_is_one_that_is_understood() -> None:
+    readme = (Path(__file__).resolve().parents[3] / "README.md").read_text(encoding="utf-8")
+    commands = re.findall(r"`regrade ([^`]+)`", readme)
+    assert len(commands) >= 7
+    for command in commands:
+        assert cli._parse(shlex.split(command)).verb == command.split()[0]
