@@ -191,16 +191,7 @@ class DockerActuator:
             self._lay_anyhow(server, None)
         except (EngineError, LevelUnknown, ApplyFailed, record.RecordRefused) as error:
             raise ApplyFailed(f"{error}; k3s was not restarted", began=False) from None
-        doubt = ""
-        try:
-            self._restart()
-        except EngineError as error:
-            if not error.sent:
-                raise ApplyFailed(
-                    f"{error}; k3s was not restarted, {self._put_back(server, old)}", began=False
-                ) from None
-            doubt = f"the restart call failed ({error})"
-        self._await_start(before, doubt)
+        self._await_start(before, self._restart_or_put_back(server, old))
 
     def _await_start(self, before: _State, doubt: str) -> None:
         """The container runs with a new StartedAt. Raises ApplyFailed(began=True)."""
@@ -536,7 +527,11 @@ class DockerActuator:
             raise ApplyFailed(
                 f"{error}; k3s was not restarted, {self._put_back(server, old)}", began=self._began
             ) from None
-        doubt = ""
+        self._verify(server, name, before, self._restart_or_put_back(server, old))
+
+    def _restart_or_put_back(self, server: _Server, old: str | None) -> str:
+        """Words of doubt where Docker may have begun the restart though its call failed; the old record is put
+        back where it certainly did not. Raises ApplyFailed."""
         try:
             self._restart()
         except EngineError as error:
@@ -544,8 +539,8 @@ class DockerActuator:
                 raise ApplyFailed(
                     f"{error}; k3s was not restarted, {self._put_back(server, old)}", began=self._began
                 ) from None
-            doubt = f"the restart call failed ({error})"
-        self._verify(server, name, before, doubt)
+            return f"the restart call failed ({error})"
+        return ""
 
     def _restart(self) -> None:
         stop = self._settings.restart_timeout_seconds

@@ -34,7 +34,6 @@ from .levels import CONTROL_PLANE, DOWN, ETCD_ONLY, FULL, LEVELS, STAY, directio
 from .model import Lease, Member, Node, NodeChange
 from .requests import (
     Apply,
-    ChangeNode,
     CurrentLevel,
     Log,
     NewId,
@@ -66,7 +65,6 @@ from .step import (
     POLL_SECONDS,
     REACHED,
     RECOVERED,
-    WRITE_TRIES,
     Open,
     Plan,
     close,
@@ -83,6 +81,7 @@ from .step import (
     undo,
     write_intent,
     write_level,
+    write_node,
 )
 from .step import UNCURED as LAST_CURE
 
@@ -559,15 +558,19 @@ def _bring_back(plan: Plan, node: Node, recorded: str, member: str) -> Steps[str
 def _clear(plan: Plan, node: Node) -> Steps[None]:
     """Takes an intent off that no journal of ours is of, and nothing else."""
     intent = marks.intent_of(node)
-    for _attempt in range(WRITE_TRIES):
-        try:
-            yield ChangeNode(plan.node, NodeChange(annotations={marks.INTENT: None}), node.resource_version)
-            return
-        except Conflict:
-            node = yield ReadNode(plan.node)
-            if marks.intent_of(node) != intent:
-                return
-    raise StepRefused(f"the mark of a step on {plan.node} could not be cleared: others write it meanwhile", "cluster")
+
+    def build(_node: Node) -> NodeChange:
+        return NodeChange(annotations={marks.INTENT: None})
+
+    def done(found: Node) -> bool:
+        return marks.intent_of(found) != intent
+
+    try:
+        yield from write_node(plan.node, node.uid, build, done, 0.0)
+    except Conflict:
+        raise StepRefused(
+            f"the mark of a step on {plan.node} could not be cleared: others write it meanwhile", "cluster"
+        ) from None
 
 
 def _repair(plan: Plan, node: Node, level: str, member: str, hold: Optional[bool] = None) -> Steps[None]:
