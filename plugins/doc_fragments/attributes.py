@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Copyright: the exadev.k3s_regrade contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Documentation the modules share. No code belongs here."""
+"""The attributes of the modules, in words they share. No option and no code belongs here."""
 
 from __future__ import annotations
 
 
 class ModuleDocFragment:
-    """Attributes and the options of every module that runs the host's command."""
+    """What a module can do; one that only reads takes C(info_module) instead of saying it all itself."""
 
     DOCUMENTATION = r"""
 options: {}
@@ -22,25 +22,23 @@ attributes:
       - This assumes that the system controlled or queried by the module has not changed in a relevant way.
   platform:
     description: Target OS/families that can be operated against.
+    support: full
+    platforms: linux
 """
 
-    COMMAND = r"""
-options:
-  command:
-    description:
-      - The host's command C(regrade), as the role C(github_runner_cluster) puts it there.
-    type: path
-    default: /usr/local/bin/regrade
-  timeout:
-    description:
-      - Seconds to wait for the command's answer.
-      - The default is above the longest that the steps from V(full) to V(etcd-only) can take with the default
-        settings (drain, restart, boot and the waits between), so that a step is not given up while it goes on.
-        Where those settings were raised, raise this too.
-    type: int
-    default: 900
-requirements:
-  - On the target, Python 3.9 or newer and the command C(regrade); no further library.
+    INFO_MODULE = r"""
+options: {}
+attributes:
+  check_mode:
+    support: full
+    details:
+      - This module changes nothing.
+  diff_mode:
+    support: N/A
+    details:
+      - This module changes nothing.
+  idempotent:
+    support: full
 """
 
     ACTIONGROUP = r"""

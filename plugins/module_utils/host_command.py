@@ -17,7 +17,7 @@ LEVELS = ["full", "control-plane", "etcd-only"]
 # Options that every module which runs the command takes.
 COMMAND_ARGUMENTS: Dict[str, Dict[str, Any]] = {
     "command": {"type": "path", "default": "/usr/local/bin/regrade"},
-    "timeout": {"type": "int", "default": 900},
+    "timeout": {"type": "int", "default": 1200},
 }
 
 # The command's own exit codes, for an answer that carries no words of its own.

@@ -17,8 +17,8 @@ description:
     allowed changes nothing, and the module fails with the reason.
 extends_documentation_fragment:
   - exadev.k3s_regrade.attributes
-  - exadev.k3s_regrade.attributes.command
   - exadev.k3s_regrade.attributes.actiongroup
+  - exadev.k3s_regrade.command
 attributes:
   check_mode:
     support: full
@@ -26,9 +26,6 @@ attributes:
     support: full
   idempotent:
     support: full
-  platform:
-    support: full
-    platforms: linux
 options:
   level:
     description:

@@ -15,19 +15,9 @@ description:
   - Reads at which level the k3s server of this host runs, and why it is there. Changes nothing.
 extends_documentation_fragment:
   - exadev.k3s_regrade.attributes
-  - exadev.k3s_regrade.attributes.command
+  - exadev.k3s_regrade.attributes.info_module
   - exadev.k3s_regrade.attributes.actiongroup
-attributes:
-  check_mode:
-    support: full
-  diff_mode:
-    support: N/A
-    details: This module changes nothing.
-  idempotent:
-    support: full
-  platform:
-    support: full
-    platforms: linux
+  - exadev.k3s_regrade.command
 seealso:
   - module: exadev.k3s_regrade.regrade_level
 """
