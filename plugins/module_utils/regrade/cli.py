@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     import argparse
     from typing import Any, NoReturn
 
+    from .app.driver import Hooks
     from .app.operations import Server
     from .core.settings import Settings
+    from .ports import Cluster, Platform
 
 SETTINGS_FILE = "/etc/regrade/settings.env"
 DONE, UNWELL, WRONG, REFUSED, FAILED, UNKNOWN = range(6)
@@ -322,7 +324,9 @@ def _parse_people(
         "abandon-step", parents=[common, yes, admin], help="close the step that a dead server left open"
     )
     abandon.add_argument("node", metavar="NODE")
-    abandon.add_argument("--step", default="", metavar="ID", help="refuse where another step than this one is open")
+    abandon.add_argument(
+        "--step", default="", metavar="ID", help="refuse where another step than this one is open"
+    )
     forget = verbs.add_parser(
         "forget",
         parents=[common, waiting, yes, admin],
@@ -333,7 +337,10 @@ def _parse_people(
         "recover", parents=[common, yes], help="run this server full again where no API server is left to ask"
     )
     recover.add_argument(
-        "--offline", action="store_true", required=True, help="with no Lease and no check: there is nobody to ask"
+        "--offline",
+        action="store_true",
+        required=True,
+        help="with no Lease and no check: there is nobody to ask",
     )
     under = verbs.add_parser(
         "with-lease",
@@ -461,7 +468,6 @@ def _with_person(server: Server, options: argparse.Namespace) -> Server:
 def _compose(settings: Settings, options: argparse.Namespace) -> Server:
     """Puts the adapters together for this server."""
     from .adapters.clock import SystemClock
-    from .adapters.docker_engine import DockerActuator
     from .adapters.kubernetes_api import KubernetesCluster
     from .adapters.state_files import FileLock, StateFiles
     from .app.driver import Hooks, World
@@ -484,7 +490,7 @@ def _compose(settings: Settings, options: argparse.Namespace) -> Server:
 
     hooks = Hooks()
     cluster = KubernetesCluster(settings, admin=bool(getattr(options, "kubeconfig", "")))
-    actuator = DockerActuator(settings, cluster, hooks, hooks.known)
+    actuator = _platform(settings, cluster, hooks)
     store = StateFiles(settings.state_dir)
     world = World(
         settings=settings,
@@ -492,7 +498,7 @@ def _compose(settings: Settings, options: argparse.Namespace) -> Server:
         actuator=actuator,
         vote=actuator,
         etcd=actuator,
-        beside=DockerActuator(settings, cluster),
+        beside=_platform(settings, cluster),
         clock=SystemClock(),
         store=store,
         lock=FileLock(settings.lock_file),
@@ -501,6 +507,14 @@ def _compose(settings: Settings, options: argparse.Namespace) -> Server:
         log=log,
     )
     return Server(world, hooks, f"{settings.node_name}/{os.urandom(8).hex()}")
+
+
+def _platform(settings: Settings, cluster: Cluster, hooks: Hooks | None = None) -> Platform:
+    """The adapter of RUNTIME: for a step, or without hooks to look only."""
+    known = hooks.known if hooks else dict
+    from .adapters.docker_engine import DockerActuator
+
+    return DockerActuator(settings, cluster, hooks, known)
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ __all__ = (
     "LocalEtcd",
     "Maintenance",
     "Missing",
+    "Platform",
     "RegradeError",
     "SettingsWrong",
     "StateLost",
@@ -118,6 +119,10 @@ class LocalEtcd(Protocol):
 
     def healthy(self) -> bool:
         """Whether etcd serves with a quorum."""
+
+
+class Platform(Actuator, VoteKeeper, LocalEtcd, Protocol):
+    """What the adapter of a RUNTIME is: all that a step asks of the server it runs beside."""
 
 
 class Cluster(Protocol):

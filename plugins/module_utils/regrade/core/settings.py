@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 RENEW_SECONDS = 15.0  # the Lease is renewed this often by a thread of its own
 FRESH_SECONDS = 40.0  # a peer's node lease must be seen to change within this (kubelet renews every 10 s)
-LATE_SECONDS = 120.0  # a write whose answer was lost lands within this: 60 s of the API server's and of a call's
+LATE_SECONDS = (
+    120.0  # a write whose answer was lost lands within this: 60 s of the API server's and of a call's
+)
 RESTART_GRACE_SECONDS = 30.0  # a restart call gets this beyond the stop time-out given to the platform
 GATE_AGE_SECONDS = 5.0  # the gate before a restart may be no older
 # Resident memory of a step's own process: `make bench` measures 37 MiB, and 40 where the server runs 110 pods.
@@ -52,6 +54,7 @@ class Settings(NamedTuple):
     kubeconfig: str
     lease_name: str
     step_up: str
+    runtime: str
     container: str
     docker_host: str
     pressure_file: str
@@ -191,6 +194,7 @@ KEYS: dict[str, Tuple[Optional[str], Callable[[str, str], object]]] = {
     "KUBECONFIG": ("/etc/regrade/kube/config", _text),
     "LEASE_NAME": ("k3s-regrade", _text),
     "STEP_UP": ("manual", _one_of("manual", "automatic")),
+    "RUNTIME": ("docker", _one_of("docker")),
     "CONTAINER": ("k3s", _text),
     "DOCKER_HOST": ("unix:///var/run/docker.sock", _text),
     "PRESSURE_FILE": ("/proc/pressure/memory", _text),
