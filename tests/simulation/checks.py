@@ -223,7 +223,7 @@ class Checks:
             return
         if was is None and now is not None:
             self._intent_written(process, host, now)
-        acted = bool(known.effects)  # before this write: taking back a mere intent is no step
+        acted = was is not None and known.effects == was.id  # before this write: a mere intent taken back is no step
         moved = _marks(before) != _marks(after)
         if moved:
             self.that(

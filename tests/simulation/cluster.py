@@ -183,6 +183,7 @@ class Host:
         self.powered = True
         self.boots += 1
         self.booted = self.cluster.now
+        self.asleep_until = min(self.asleep_until, self.cluster.now)
         self.slept = 0.0
         self._stall, self._stall_at = 0.0, self.cluster.now
         self.full_disk_until = self.docker_down_until = self.isolated_until = 0.0
@@ -197,6 +198,13 @@ class Host:
         self._stall = self.stall() - self.share * seconds * self.rate * 1e6  # nothing stalls in its sleep
         self._stall_at = self.cluster.now
         self._woken(self.asleep_until)
+
+    def wake(self) -> None:
+        """Before its time is over."""
+        left = max(0.0, self.asleep_until - self.cluster.now)
+        self.asleep_until -= left
+        self.slept -= left * self.rate
+        self._stall += self.share * left * self.rate * 1e6
 
     def isolate(self, seconds: float) -> None:
         """Nobody reaches it, and it nobody."""

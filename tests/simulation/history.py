@@ -517,7 +517,7 @@ class History:
         for host in cluster.hosts.values():
             self.power_on(host)
             host.isolated_until = min(host.isolated_until, self.now)
-            host.asleep_until = min(host.asleep_until, self.now)
+            host.wake()
             host.full_disk_until = host.docker_down_until = host.denied_until = 0.0
             host.loops_at, host.incurable = "", False
             host.hung_until = min(host.hung_until, self.now)
