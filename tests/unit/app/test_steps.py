@@ -1706,3 +1706,60 @@ def test_a_late_intent_is_looked_for_also_after_the_host_has_booted_anew() -> No
     cluster.time.seconds = 121.0
     settle(cluster.process(S), automatic=True)
     assert LATE not in host.disk
+
+
+@pytest.mark.parametrize("name", [LATE, HELD])
+def test_what_may_land_is_judged_before_it_is_looked_for(name: str) -> None:
+    # A process that is stopped right after it looked must not take what landed meanwhile for never coming.
+    cluster = Cluster()
+    host = cluster.hosts[S]
+    host.disk[name] = {"boottime": cluster.time.seconds, "boot_id": cluster.time.boot_id()}
+    looks = {LATE: "node", HELD: "read_lease"}
+    look = getattr(cluster.api, looks[name])
+
+    def then_stopped(*about: Any) -> Any:
+        found = look(*about)
+        cluster.time.sleep(300)
+        return found
+
+    setattr(cluster.api, looks[name], then_stopped)
+    settle(cluster.process(S), automatic=True)
+    assert name in host.disk
+    setattr(cluster.api, looks[name], look)
+    settle(cluster.process(S), automatic=True)
+    assert name not in host.disk
+
+
+@pytest.mark.parametrize("level", ["control-plane", "etcd-only"])
+def test_marks_that_another_changed_before_we_had_the_lease_refuse_the_step(level: str) -> None:
+    cluster = Cluster()
+    step_to(cluster.process(S), level)
+    swap = cluster.api.write_lease
+
+    def just_before(record: Lease) -> Lease:  # as `forget` from another server, which held the Lease till now
+        if record.holder:
+            change = marks.at_level(cluster.node(S), "full", None)
+            cluster.api.change_node(S, change, cluster.node(S).resource_version)
+        return swap(record)
+
+    cluster.api.write_lease = just_before  # type: ignore[method-assign]
+    with pytest.raises(StepRefused, match="the Node's marks say full; `regrade settle` makes them agree"):
+        step_to(cluster.process(S), "up")
+    assert JOURNAL not in cluster.hosts[S].disk
+    assert marks.INTENT not in cluster.node(S).annotations
+    assert_free(cluster)
+
+
+def test_a_label_taken_off_while_a_restart_is_under_way_is_set_again() -> None:
+    cluster = Cluster()
+    step_to(cluster.process(S), "control-plane")
+    host, apply = cluster.hosts[S], cluster.hosts[S].apply_level
+
+    def taken_off(level: str) -> None:
+        apply(level)
+        cluster.api.set_node(S, labels={})
+
+    host.apply_level = taken_off  # type: ignore[method-assign]
+    step_to(cluster.process(S), "etcd-only")
+    assert_at(cluster, "etcd-only")
+    assert_free(cluster)

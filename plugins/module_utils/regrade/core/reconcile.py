@@ -247,6 +247,7 @@ def _settle(plan: Plan, look_for_trap: bool) -> Steps[Settled]:
     document: Optional[Dict[str, object]] = yield ReadState(JOURNAL)
     opened = Open.from_document(plan, document) if document else None
     level, unknown = yield from _level(opened)
+    late = yield from _may_land(LATE)  # asked before the Node is read: what lands in between is seen the next time
     try:
         node: Node = yield ReadNode(plan.node)
     except ClusterError as error:
@@ -332,7 +333,8 @@ def _settle(plan: Plan, look_for_trap: bool) -> Steps[Settled]:
         yield RemoveState(IDENTITY)
     if row.action in (NOTHING, UNDO, CLOSE, LEFT, UNCURED):
         yield from _free_left_over(plan)
-    yield from _forget_late()
+    if not late:
+        yield from _forget_late()
     if row.action != NOTHING:
         yield Log(f"settled: {text}")
     back = "" if row.action == LEFT else (yield from _back(level))
@@ -357,13 +359,14 @@ def _back(level: str) -> Steps[str]:
 def _free_left_over(plan: Plan) -> Steps[None]:
     """Lets go of a Lease that a killed process of this server still holds: we have the host's lock, and no
     step is open, so nobody will."""
+    late = yield from _may_land(HELD)  # asked before the Lease is read, as above
     try:
         found: Lease = yield ReadLease()
         if found.holder and leases.node_of(found.holder) == plan.node:
             now = yield Now()
             yield WriteLease(leases.released(found, now.text))
             yield Log(f"released the Lease that {found.holder} left behind")
-        if not (yield from _may_land(HELD)):
+        if not late:
             yield from forget_held()
     except ClusterError as error:
         yield Log(f"looking for a Lease left behind: {error}")
