@@ -322,9 +322,8 @@ MUTANTS: Tuple[Mutant, ...] = (
     _one(
         "recovery waits for the API",
         "reconcile.py",
-        "    level, unknown = yield from _level(opened)\n    try:\n        node: Node = yield ReadNode(plan.node)\n",
-        "    yield ReadNode(plan.node)\n    level, unknown = yield from _level(opened)\n"
-        "    try:\n        node: Node = yield ReadNode(plan.node)\n",
+        "    level, unknown = yield from _level(opened)\n    late",
+        "    yield ReadNode(plan.node)\n    level, unknown = yield from _level(opened)\n    late",
         ("rule zero",),
         "With its own server down and a peer gone no API answers until this k3s is started again.",
     ),
