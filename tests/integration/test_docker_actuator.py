@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade import ports
-from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.adapters.docker_record import (
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.adapters.level_record import (
     NAME as RECORD,
 )
 from ansible_collections.exadev.k3s_regrade.tests.integration.figures import Away, memory

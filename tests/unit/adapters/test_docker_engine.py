@@ -21,9 +21,10 @@ from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade import 
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.adapters import (
     docker_client,
     docker_engine,
+    k3s_actuator,
 )
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.adapters import (
-    docker_record as record,
+    level_record as record,
 )
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import settings as settings_of
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.model import Lease, Node
@@ -150,7 +151,9 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         ("BALANCER_PATIENCE_SECONDS", 0.3),
         ("BALANCER_PAUSE_SECONDS", 0.1),
     ):
-        monkeypatch.setattr(docker_engine, name, seconds)
+        for module in (k3s_actuator, docker_engine):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, seconds)
     made = World(tmp_path)
     yield made
     made.engine.close()
@@ -467,7 +470,7 @@ def test_38_a_restart_that_fails_half_way_is_started_again(world: World, dead: b
 
 
 def test_38_a_restart_call_without_an_answer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(docker_engine, "RESTART_GRACE_SECONDS", -9.5)
+    monkeypatch.setattr(k3s_actuator, "RESTART_GRACE_SECONDS", -9.5)
 
     def hang() -> None:
         world.engine.boot()

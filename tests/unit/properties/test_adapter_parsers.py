@@ -13,6 +13,7 @@ import yaml
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.adapters import (
     docker_engine,
     kubernetes_api,
+    level_record,
     pair_files,
     psi,
 )
@@ -43,9 +44,9 @@ ONE_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture
 
 @given(st.sampled_from(LEVELS), st.just(0) | st.integers(1024, 65535))
 def test_a_record_names_its_level_and_port(level: str, port: int) -> None:
-    text = record.text_for(level, port) or None
-    assert record.level_of(text) == level
-    assert record.port_of(text) == (port if level == "etcd-only" else 0)
+    text = level_record.text_for(level, port) or None
+    assert level_record.level_of(text) == level
+    assert level_record.port_of(text) == (port if level == "etcd-only" else 0)
 
 
 RECORD_LINES = st.lists(
@@ -61,10 +62,10 @@ RECORD_LINES = st.lists(
 @example("https-listen-port: " + "9" * 5000)
 @example("https-listen-port: 99999")
 def test_any_record_is_a_level_or_one_line(text: str) -> None:
-    assert 0 <= record.port_of(text) < 65536
+    assert 0 <= level_record.port_of(text) < 65536
     try:
-        assert record.level_of(text) in LEVELS
-    except record.RecordWrong as error:
+        assert level_record.level_of(text) in LEVELS
+    except level_record.RecordWrong as error:
         one_line(error)
 
 
@@ -99,10 +100,10 @@ def test_whatever_docker_inspect_says_the_record_has_a_place_or_the_refusal_is_o
     assert data.startswith("/") or data == record.flag(found, "--data-dir", "-d")
     try:
         place = record.place(found, data)
-    except record.RecordRefused as error:
+    except level_record.RecordRefused as error:
         one_line(error)
     else:
-        assert place.path.endswith("/" + record.NAME)
+        assert place.path.endswith("/" + level_record.NAME)
 
 
 @given(holed(INSPECT) | st.dictionaries(st.sampled_from(sorted(INSPECT)), JSON))

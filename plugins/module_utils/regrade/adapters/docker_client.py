@@ -10,30 +10,21 @@ from __future__ import annotations
 import io
 import tarfile
 import time
-from typing import Any, Callable, NamedTuple, NoReturn, TypeVar
+from typing import Any, Callable, NoReturn, TypeVar
 
-from ..ports import RegradeError
 from .bounded import OutOfTime, within
+from .k3s_actuator import PlatformError, Result
 from .odd_json import mapping, texts
 
 T = TypeVar("T")
 
 
-class EngineError(RegradeError):
-    """The engine did not do what was asked. `sent` is False where it certainly did not begin to."""
+class EngineError(PlatformError):
+    """The engine did not do what was asked."""
 
     def __init__(self, message: str, sent: bool, status: int = 0) -> None:
-        super().__init__(message)
-        self.sent = sent
+        super().__init__(message, sent)
         self.status = status  # of the HTTP answer, 0 where there was none
-
-
-class Result(NamedTuple):
-    """Of a command in the container; `output` is what it wrote to stdout, `errors` to stderr."""
-
-    code: int
-    output: str
-    errors: str
 
 
 class Engine:
