@@ -27,12 +27,12 @@ from .core.errors import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from typing import Any, NoReturn
+    from typing import Any, Iterator, NoReturn
 
     from .app.driver import Hooks
     from .app.operations import Server
     from .core.settings import Settings
-    from .ports import Cluster, Platform
+    from .ports import Cluster, Platform, StateStore
 
 SETTINGS_FILE = "/etc/regrade/settings.env"
 DONE, UNWELL, WRONG, REFUSED, FAILED, UNKNOWN = range(6)
@@ -236,6 +236,7 @@ def _parse(words: list[str]) -> argparse.Namespace:
     )
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     verbs.add_parser("levels", parents=[common], help="the levels, highest first")
+    verbs.add_parser("current_level", parents=[common], help="the level k3s runs at")
     verbs.add_parser(
         "status", parents=[common], help="readings, levels, Lease, gate, and what would make it step"
     )
@@ -349,6 +350,13 @@ def _parse_people(
         help="run a command while no step is taken in the cluster; gives back its exit code, 4 if the Lease is lost",
     )
     under.add_argument("--hold", default="", help=argparse.SUPPRESS)  # for the command on the host
+    trial = verbs.add_parser(
+        "check-actuator", parents=[common, yes], help="try an executable for RUNTIME=command (docs/actuators.md)"
+    )
+    trial.add_argument("executable", metavar="PATH")
+    trial.add_argument(
+        "--apply", action="store_true", help="step through all levels and back, asking no other server; asks first"
+    )
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -358,10 +366,15 @@ def _run(options: argparse.Namespace) -> int:
         levels = operations.levels()
         _report(options, dict(levels), "\n".join(levels["levels"]))
         return DONE
+    if options.verb == "check-actuator":
+        return _check_actuator(options)
     server = _with_person(_compose(_chosen(_settings(options.settings), options), options), options)
     if options.verb == "status":
         status = operations.status(server)
         _report(options, dict(status), reports.status_words(status))
+    elif options.verb == "current_level":
+        found = operations.current_level(server)
+        _report(options, dict(found), found["level"])
     elif options.verb == "settle":
         settled = operations.settle(server, options.automatic, options.wait)
         _report(options, dict(settled), settled["message"])
@@ -443,26 +456,71 @@ def _with_person(server: Server, options: argparse.Namespace) -> Server:
         sys.stderr.write(f"regrade: {' '.join(text.split())}\n")
         sys.stderr.flush()
 
-    def confirm(text: str) -> None:
-        if options.yes:
-            return
-        if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise UsageWrong(f"not confirmed, nothing was changed: {text}; run it with --yes")
-        sys.stderr.write(f"{text}.\nGo on? [y/N] ")
-        sys.stderr.flush()
-        try:
-            answer = sys.stdin.readline().strip().lower()
-        except KeyboardInterrupt:
-            answer = ""
-        if answer not in ("y", "yes"):
-            raise StepRefused("not confirmed, nothing was changed")
-
     person = server.world._replace(
         say=say,
-        confirm=confirm,
+        confirm=lambda text: _confirm(options, text),
         maintenance=Elsewhere() if getattr(options, "hold", "") else Command(),
     )
     return server._replace(world=person)
+
+
+def _confirm(options: argparse.Namespace, text: str) -> None:
+    """Raises UsageWrong where nobody can be asked, StepRefused where the person does not agree."""
+    if options.yes:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageWrong(f"not confirmed, nothing was changed: {text}; run it with --yes")
+    sys.stderr.write(f"{text}.\nGo on? [y/N] ")
+    sys.stderr.flush()
+    try:
+        answer = sys.stdin.readline().strip().lower()
+    except KeyboardInterrupt:
+        answer = ""
+    if answer not in ("y", "yes"):
+        raise StepRefused("not confirmed, nothing was changed")
+
+
+def _check_actuator(options: argparse.Namespace) -> int:
+    """Each check as it comes. The settings give its times; without any, the defaults do."""
+    from .adapters.command import Executable
+    from .adapters.local_k3s import LocalK3s
+    from .adapters.state_files import FileLock
+    from .app import conformance, reports
+    from .core import settings as defaults
+
+    if options.settings or os.environ.get("REGRADE_SETTINGS") or os.path.exists(SETTINGS_FILE):
+        settings = _settings(options.settings)
+    else:
+        settings = defaults.load("", {"NODE_NAME": os.uname().nodename, **os.environ})
+    path = os.path.abspath(options.executable)
+    executable = Executable.of(settings, path)
+    k3s = LocalK3s(settings.node_name, settings.etcd_only_https_port, settings.call_timeout_seconds)
+    report: reports.ActuatorReport = {"executable": path, "passed": True, "checks": []}
+
+    def tell(checks: Iterator[conformance.Check]) -> None:
+        for found in checks:
+            report["passed"] = report["passed"] and found.ok
+            report["checks"].append({"check": found.check, "ok": found.ok, "detail": found.detail})
+            if not options.json:
+                _out(f"{'ok    ' if found.ok else 'FAILED'}  {found.check}: {found.detail}")
+
+    tell(conformance.look(executable, k3s))
+    if options.apply and report["passed"]:
+        _confirm(
+            options,
+            f"this applies every level with {path} and goes back, which restarts this host's k3s twice and asks no "
+            "other server: all of them should be well and at full now",
+        )
+        lock = FileLock(settings.lock_file)
+        lock.acquire("check-actuator")
+        try:
+            tell(conformance.flip(executable, k3s, settings.boot_timeout_seconds))
+        finally:
+            lock.release()
+    failed = sum(not entry["ok"] for entry in report["checks"])
+    words = f"{len(report['checks']) - failed} passed, {failed} failed"
+    _report(options, dict(report), words)
+    return FAILED if failed else DONE
 
 
 def _compose(settings: Settings, options: argparse.Namespace) -> Server:
@@ -490,15 +548,15 @@ def _compose(settings: Settings, options: argparse.Namespace) -> Server:
 
     hooks = Hooks()
     cluster = KubernetesCluster(settings, admin=bool(getattr(options, "kubeconfig", "")))
-    actuator = _platform(settings, cluster, hooks)
     store = StateFiles(settings.state_dir)
+    actuator = _platform(settings, cluster, store, hooks)
     world = World(
         settings=settings,
         cluster=cluster,
         actuator=actuator,
         vote=actuator,
         etcd=actuator,
-        beside=_platform(settings, cluster),
+        beside=_platform(settings, cluster, store),
         clock=SystemClock(),
         store=store,
         lock=FileLock(settings.lock_file),
@@ -509,9 +567,15 @@ def _compose(settings: Settings, options: argparse.Namespace) -> Server:
     return Server(world, hooks, f"{settings.node_name}/{os.urandom(8).hex()}")
 
 
-def _platform(settings: Settings, cluster: Cluster, hooks: Hooks | None = None) -> Platform:
+def _platform(
+    settings: Settings, cluster: Cluster, store: StateStore, hooks: Hooks | None = None
+) -> Platform:
     """The adapter of RUNTIME: for a step, or without hooks to look only."""
     known = hooks.known if hooks else dict
+    if settings.runtime == "command":
+        from .adapters.command import CommandActuator
+
+        return CommandActuator(settings, cluster, store, hooks, known)
     from .adapters.docker_engine import DockerActuator
 
     return DockerActuator(settings, cluster, hooks, known)

@@ -98,6 +98,8 @@ def test_a_file_with_mistakes_is_refused(text: str, told: str) -> None:
         ({"ETCD_ONLY_HTTPS_PORT": "6443"}, "ETCD_ONLY_HTTPS_PORT=6443 is a port k3s uses"),
         ({"ETCD_ONLY_HTTPS_PORT": "80"}, "ETCD_ONLY_HTTPS_PORT=80 is not 0 or"),
         ({"ETCD_ONLY_HTTPS_PORT": "x"}, "ETCD_ONLY_HTTPS_PORT=x"),
+        ({"RUNTIME": "podman"}, "RUNTIME=podman is not one of docker, .*command"),
+        ({"ACTUATOR_COMMAND": "bin/levels"}, "ACTUATOR_COMMAND=bin/levels is not an absolute path"),
         # relations: both values and why
         ({"PRESSURE_WINDOW_SECONDS": "14"}, r"PRESSURE_WINDOW_SECONDS=14 .*3 x SAMPLE_SECONDS \(15\)"),
         ({"SUSTAIN_DOWN_SECONDS": "9"}, r"SUSTAIN_DOWN_SECONDS=9 .*2 x SAMPLE_SECONDS \(10\)"),
@@ -109,6 +111,7 @@ def test_a_file_with_mistakes_is_refused(text: str, told: str) -> None:
         ({"COOLDOWN_UP_SECONDS": "119"}, r"COOLDOWN_UP_SECONDS=119 .*COOLDOWN_DOWN_SECONDS \(120\)"),
         ({"LEASE_SECONDS": "44"}, r"LEASE_SECONDS=44 .*3 renewals of 15 s each \(45\)"),
         ({"MEMAVAILABLE_FLOOR": "50%"}, "MEMAVAILABLE_FLOOR=50% is not below PRESSURE_CEILING=50%"),
+        ({"RUNTIME": "command"}, "RUNTIME=command, and ACTUATOR_COMMAND is not set"),
     ],
 )
 def test_what_is_out_of_bounds_or_contradicts_is_refused_in_one_line(

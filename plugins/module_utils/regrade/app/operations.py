@@ -20,6 +20,7 @@ from .reports import (
     BlockedReport,
     DoneReport,
     HoldReport,
+    LevelReport,
     LevelsReport,
     RanReport,
     SettleReport,
@@ -36,6 +37,7 @@ __all__ = (
     "abandon_step",
     "alert",
     "blocked",
+    "current_level",
     "forget",
     "levels",
     "recover",
@@ -64,6 +66,11 @@ class Server(NamedTuple):
 
 def levels() -> LevelsReport:
     return {"levels": list(LEVELS)}
+
+
+def current_level(server: Server) -> LevelReport:
+    """The level this server runs at. Raises LevelUnknown."""
+    return {"level": server.world.actuator.current_level()}
 
 
 def settle(server: Server, automatic: bool = False, wait: float = 0.0) -> SettleReport:

@@ -11,6 +11,22 @@ class LevelsReport(TypedDict):
     levels: List[str]
 
 
+class LevelReport(TypedDict):
+    level: str
+
+
+class TrialReport(TypedDict):
+    check: str
+    ok: bool
+    detail: str
+
+
+class ActuatorReport(TypedDict):
+    executable: str
+    passed: bool
+    checks: List[TrialReport]
+
+
 # `from` is a keyword, so this one cannot be written as a class
 # Times in seconds, None where they were not measured; `remaining` names pods that were not evicted.
 StepTaken = TypedDict(

@@ -55,6 +55,7 @@ class Settings(NamedTuple):
     lease_name: str
     step_up: str
     runtime: str
+    actuator_command: str
     container: str
     docker_host: str
     pressure_file: str
@@ -145,6 +146,12 @@ def _one_of(*words: str) -> Callable[[str, str], str]:
     return parse
 
 
+def _executable(key: str, value: str) -> str:
+    if value and not value.startswith("/"):
+        raise SettingsWrong(f"{key}={value} is not an absolute path of an executable")
+    return value
+
+
 def _port(key: str, value: str) -> int:
     number = whole(value)
     if number in RESERVED_PORTS:
@@ -194,7 +201,8 @@ KEYS: dict[str, Tuple[Optional[str], Callable[[str, str], object]]] = {
     "KUBECONFIG": ("/etc/regrade/kube/config", _text),
     "LEASE_NAME": ("k3s-regrade", _text),
     "STEP_UP": ("manual", _one_of("manual", "automatic")),
-    "RUNTIME": ("docker", _one_of("docker")),
+    "RUNTIME": ("docker", _one_of("docker", "command")),
+    "ACTUATOR_COMMAND": ("", _executable),
     "CONTAINER": ("k3s", _text),
     "DOCKER_HOST": ("unix:///var/run/docker.sock", _text),
     "PRESSURE_FILE": ("/proc/pressure/memory", _text),
@@ -325,7 +333,16 @@ def _ceiling(s: Settings) -> None:
         )
 
 
-RELATIONS: Tuple[Callable[[Settings], None], ...] = (_window, _sustain, _cooldown, _lease, _ceiling)
+def _command(s: Settings) -> None:
+    if s.runtime == "command" and not s.actuator_command:
+        raise SettingsWrong(
+            "RUNTIME=command, and ACTUATOR_COMMAND is not set; set it to the path of the executable that applies levels"
+        )
+
+
+RELATIONS: Tuple[Callable[[Settings], None], ...] = (
+    _window, _sustain, _cooldown, _lease, _ceiling, _command
+)  # fmt: skip
 
 
 def child_seconds(settings: Settings) -> float:
