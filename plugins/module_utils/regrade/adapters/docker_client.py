@@ -8,6 +8,7 @@ Built on the `docker` SDK with the API version negotiated. Nothing here knows k3
 from __future__ import annotations
 
 import io
+import os
 import tarfile
 import time
 from typing import Any, Callable, NoReturn, TypeVar
@@ -17,6 +18,8 @@ from .k3s_actuator import PlatformError, Result
 from .odd_json import mapping, texts
 
 T = TypeVar("T")
+
+NOBODY = "regrade-asks-whether-it-may"  # the name of no container
 
 
 class EngineError(PlatformError):
@@ -92,18 +95,21 @@ class Engine:
             archive.addfile(entry, io.BytesIO(data))
         self._do("copy", self._timeout, lambda api: api.put_archive(self.name, folder, packed.getvalue()))
 
-    def may_restart(self) -> None:
-        """Whether the engine (or a proxy before it) takes a restart from us: asked for a container that does
-        not exist. Raises EngineError where it is denied."""
-        nobody = "regrade-asks-whether-it-may"
+    def may_change(self) -> None:
+        """Whether the engine (or a proxy before it) takes from us all that a step may ask of it besides exec: each
+        is asked for a container that does not exist. Raises EngineError where one is denied."""
+        for what, verb, words in (
+            ("restart", "post", "restart"),
+            ("start", "post", "start"),
+            ("copy", "put", "archive?path=/"),
+        ):
+            self._do(what, self._timeout, lambda api, verb=verb, words=words: self._nobody(api, verb, words))
 
-        def call(api: Any) -> None:
-            path = f"{api.base_url}/v{api.api_version}/containers/{nobody}/restart"
-            got = api.post(path, timeout=self._timeout)
-            if got.status_code != 404:
-                _check(got)
-
-        self._do("restart", self._timeout, call)
+    def _nobody(self, api: Any, verb: str, words: str) -> None:
+        path = f"{api.base_url}/v{api.api_version}/containers/{NOBODY}/{words}"
+        got = getattr(api, verb)(path, timeout=self._timeout)
+        if got.status_code != 404:
+            _check(got)
 
     # --- how ---
 
@@ -136,10 +142,8 @@ class Engine:
             ) from None
         if status == 403:
             raise EngineError(
-                f"{subject} is forbidden (403) by what answers at {self.host}: a socket proxy "
-                "must allow "
-                "GET, POST, EXEC and ALLOW_RESTARTS for "
-                "containers",
+                f"{subject} is forbidden (403) by what answers at {self.host}: a socket proxy must allow CONTAINERS, "
+                "EXEC, POST, ALLOW_START and ALLOW_RESTARTS",
                 sent=False,
                 status=status,
             ) from None
@@ -162,13 +166,24 @@ class Engine:
                 sent=False,
             ) from None
         if isinstance(cause, PermissionError):
+            # Root may use any socket: what denies it is no mode and no group.
+            why = (
+                "although this is root: where SELinux is enforcing give this service"
+                if os.geteuid() == 0
+                else "run as root or in its group, and where SELinux is enforcing give this service"
+            )
             raise EngineError(
-                f"permission denied on the Docker socket {self.host}: run as root or in its "
-                "group, and "
-                "where SELinux is enforcing give this service `security_opt: [label=disable]`",
+                f"permission denied on the Docker socket {self.host}: {why} `security_opt: [label=disable]`",
                 sent=False,
             ) from None
         if isinstance(cause, ConnectionRefusedError):
+            if os.path.isdir(self.host.partition("unix://")[2]):
+                raise EngineError(
+                    f"{self.host} is a folder and no Docker socket: Docker makes one where what is to be mounted is "
+                    "not there; set DOCKER_HOST to the socket (`docker context inspect` tells it), and remove the "
+                    "folder",
+                    sent=False,
+                ) from None
             raise EngineError(
                 f"no Docker engine listens at {self.host} (connection refused): is dockerd running?",
                 sent=False,

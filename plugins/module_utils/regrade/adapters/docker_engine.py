@@ -107,7 +107,7 @@ class DockerActuator(K3sActuator):
             raise
 
     def _may_restart(self) -> None:
-        self._engine.may_restart()
+        self._engine.may_change()
 
     def _run(self, script: str, seconds: float) -> Result:
         return self._engine.run(script, seconds)
@@ -125,7 +125,7 @@ class DockerActuator(K3sActuator):
                 "who did it? `regrade settle` goes on from what runs",
                 began=True,
             )
-        if now.running and before.addresses and now.addresses and now.addresses != before.addresses:
+        if before.addresses and now.addresses and now.addresses != before.addresses:
             raise ApplyFailed(
                 f"container {self.name} came back with the address {', '.join(now.addresses)}, it had "
                 f"{', '.join(before.addresses)}: etcd refuses a member whose address changed; pin it in Compose "

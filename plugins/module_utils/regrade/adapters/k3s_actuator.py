@@ -717,6 +717,7 @@ class K3sActuator(abc.ABC):
             time.sleep(POLL_SECONDS)
             try:
                 now = self._state()
+                self._same(before.state, now)
                 if self._crashes(state, now) >= CRASHES:
                     why = f"it ends there too{now.end}"
                     break
