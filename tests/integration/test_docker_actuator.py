@@ -7,10 +7,7 @@ volume, server3 neither, so that its record is reached by a link.
 
 from __future__ import annotations
 
-import base64
-import http.client
 import json
-import ssl
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -23,9 +20,9 @@ from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.adapter
 from ansible_collections.exadev.k3s_regrade.tests.integration.figures import Away, memory
 from ansible_collections.exadev.k3s_regrade.tests.integration.real import Real
 
+import observer
 from bed import Server
 from images import is_stand_in
-from layout import TOKEN
 
 MOVED = 16443
 RECORDS = {
@@ -213,7 +210,9 @@ def test_a_record_k3s_cannot_boot_with_is_taken_back(real: Real) -> None:
     server.sh(f"nohup {holder} >/dev/null 2>&1 & echo $! > /tmp/holder")
     try:
         begun = time.monotonic()
-        with pytest.raises(ports.ApplyFailed, match="old record was put back and k3s runs at control-plane") as caught:
+        with pytest.raises(
+            ports.ApplyFailed, match="old record was put back and k3s runs at control-plane"
+        ) as caught:
             real.actuator(server, hooks, ETCD_ONLY_HTTPS_PORT="17443").apply_level("control-plane")
             real.actuator(server, hooks, ETCD_ONLY_HTTPS_PORT="17443").apply_level("etcd-only")
         assert caught.value.began is True
@@ -232,19 +231,6 @@ def runs_stand_in(server: Server) -> bool:
     return is_stand_in(server.docker("inspect", "--format={{.Config.Image}}", "k3s").stdout)
 
 
-def listed(asked: Server) -> list[str]:
-    """The addresses a booting server is given: the list in etcd, as this server's supervisor tells it to nodes."""
-    anyone = ssl.create_default_context()  # the certificate is the bed's own; the address tells who answers
-    anyone.check_hostname, anyone.verify_mode = False, ssl.CERT_NONE
-    connection = http.client.HTTPSConnection(asked.address, 6443, timeout=5, context=anyone)
-    credentials = base64.b64encode(f"node:{TOKEN}".encode()).decode()
-    try:
-        connection.request("GET", "/v1-k3s/apiservers", headers={"Authorization": f"Basic {credentials}"})
-        return [entry.rpartition(":")[0] for entry in json.loads(connection.getresponse().read())]
-    finally:
-        connection.close()
-
-
 def await_listed(real: Real, server: Server) -> None:
     """Until the server is in the endpoints, and in the list that the holder of Lease k3s-etcd writes from them.
 
@@ -253,7 +239,9 @@ def await_listed(real: Real, server: Server) -> None:
     real.bed.wait_ready(180)
     peer = next(peer for peer in real.servers if peer.name != server.name)
     end = time.monotonic() + 90
-    while server.address not in real.cluster(server).api_addresses() or server.address not in listed(peer):
+    while server.address not in real.cluster(
+        server
+    ).api_addresses() or server.address not in observer.listed_apis(peer):
         assert time.monotonic() < end, f"{server.address} did not come back to the list of API servers"
         time.sleep(1)
 
@@ -313,14 +301,19 @@ def test_the_trap_that_is_really_set_is_cured_by_one_more_restart(real: Real, ow
     from_full_until(real, own_first, trap)
 
 
-def test_a_trap_found_later_is_seen_and_cured_by_a_step_to_the_same_level(real: Real, own_first: Server) -> None:
+def test_a_trap_found_later_is_seen_and_cured_by_a_step_to_the_same_level(
+    real: Real, own_first: Server
+) -> None:
     actuator = real.actuator(own_first, Hooks(), ETCD_ONLY_HTTPS_PORT="0")
     text = "# regrade-level: etcd-only\n" + "".join(
-        f"disable-{what}: true\n" for what in ("apiserver", "controller-manager", "scheduler", "agent"))
+        f"disable-{what}: true\n" for what in ("apiserver", "controller-manager", "scheduler", "agent")
+    )
     path = RECORDS[own_first.name]
 
     def trap() -> bool:
-        own_first.docker("exec", "-i", "k3s", "sh", "-c", f"mkdir -p $(dirname {path}); cat > {path}", input=text)
+        own_first.docker(
+            "exec", "-i", "k3s", "sh", "-c", f"mkdir -p $(dirname {path}); cat > {path}", input=text
+        )
         own_first.docker("restart", "--time", "60", "k3s", timeout=120)
         assert await_level(actuator, own_first) == "etcd-only"
         # k3s writes down whom its balancer asks some seconds after its etcd is up; until then the file is of the

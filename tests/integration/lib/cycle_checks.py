@@ -53,7 +53,7 @@ def cooldowns_kept(history: History, name: str) -> None:
 
 def over_and_refused(peer: Server, stepped: str) -> bool:
     """Whether that server is at full, finds memory short, and was refused a step for the one that is below full."""
-    report = json.loads(peer.sh("regrade status --json").stdout)
+    report = scenario.told(peer)
     return (
         report["level"] == "full"
         and report["reading"]["verdict"] == "over"
@@ -61,10 +61,10 @@ def over_and_refused(peer: Server, stepped: str) -> bool:
     )
 
 
-def assert_marked_etcd_only(node: dict[str, Any]) -> None:
+def assert_marked(node: dict[str, Any], level: str = "etcd-only") -> None:
     assert node["spec"]["unschedulable"] is True
     taints = {(taint["key"], taint.get("value"), taint["effect"]) for taint in node["spec"]["taints"]}
-    assert ("github-runner.exadev.com/regrade-level", "etcd-only", "NoSchedule") in taints
+    assert ("github-runner.exadev.com/regrade-level", level, "NoSchedule") in taints
 
 
 def still_counts(

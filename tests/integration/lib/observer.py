@@ -6,16 +6,18 @@ Reads only. What must hold of it is for the tests to say.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import http.client
 import json
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Optional, TypeVar
 
 from admin_api import AdminApi, NoAnswer
 from bed import Bed, BedError, Server
+from layout import TOKEN
 
 LEVEL = "github-runner.exadev.com/regrade-level"
 # As the bed's inventory leaves it at the role's default.
@@ -96,11 +98,25 @@ def runs_at(server: Server) -> Optional[str]:
     return None
 
 
-def identity(bed: Bed, api: AdminApi) -> dict[str, Any]:
-    """All that must never change: members, Nodes, node passwords."""
+def listed_apis(asked: Server) -> list[str]:
+    """The addresses a booting server is given: the list in etcd, as this server's supervisor tells it to nodes."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    connection = http.client.HTTPSConnection(asked.address, 6443, timeout=5, context=context)
+    credentials = base64.b64encode(f"node:{TOKEN}".encode()).decode()
+    try:
+        connection.request("GET", "/v1-k3s/apiservers", headers={"Authorization": f"Basic {credentials}"})
+        return [entry.rpartition(":")[0] for entry in json.loads(connection.getresponse().read())]
+    finally:
+        connection.close()
+
+
+def identity(bed: Bed, api: AdminApi, of: Optional[Sequence[Server]] = None) -> dict[str, Any]:
+    """All that must never change: members, and of each server (or of those) its Node and its node password."""
     nodes = api.nodes()
     found: dict[str, Any] = {"members": members(bed)}
-    for server in bed.servers:
+    for server in of or bed.servers:
         meta = nodes[server.name]["metadata"]
         secret = api.call("GET", f"/api/v1/namespaces/kube-system/secrets/{server.name}.node-password.k3s")
         password = server.docker("exec", "k3s", "cat", "/etc/rancher/node/password").stdout

@@ -65,6 +65,13 @@ def step(server: Server, level: str, check: bool = True) -> Result:
     return done
 
 
+def told(server: Server) -> dict[str, Any]:
+    """What the service says of its server: `regrade status --json` on the host."""
+    report = json.loads(server.sh("regrade status --json", timeout=90).stdout)
+    assert isinstance(report, dict)
+    return report
+
+
 def calm(bed: Bed) -> None:
     for server in bed.servers:
         pressure.put(server, pressure.CALM)

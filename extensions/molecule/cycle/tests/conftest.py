@@ -14,35 +14,9 @@ for folder in (TESTS / "bed", TESTS / "integration" / "lib"):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
-from admin_api import AdminApi  # noqa: E402
-from bed import Bed, Server  # noqa: E402
+from fixtures import api, bed, server1, server2, server3  # noqa: E402, F401
 from history import History  # noqa: E402
 from scenario import FOLDER  # noqa: E402
-
-
-@pytest.fixture(scope="session")
-def bed() -> Bed:
-    return Bed()
-
-
-@pytest.fixture(scope="session")
-def api(bed: Bed) -> AdminApi:
-    return AdminApi(bed)
-
-
-@pytest.fixture(scope="session")
-def server1(bed: Bed) -> Server:
-    return bed.servers[0]
-
-
-@pytest.fixture(scope="session")
-def server2(bed: Bed) -> Server:
-    return bed.servers[1]
-
-
-@pytest.fixture(scope="session")
-def server3(bed: Bed) -> Server:
-    return bed.servers[2]
 
 
 @pytest.fixture(scope="session")

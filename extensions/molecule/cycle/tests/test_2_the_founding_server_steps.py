@@ -9,7 +9,7 @@ import scenario
 from admin_api import AdminApi
 from bed import Bed, Server
 from cycle_checks import (
-    assert_marked_etcd_only,
+    assert_marked,
     cooldowns_kept,
     over_and_refused,
     reaches_etcd_only,
@@ -50,7 +50,7 @@ def test_nothing_of_its_identity_changed_down(bed: Bed, api: AdminApi) -> None:
 
 
 def test_its_node_is_marked(api: AdminApi) -> None:
-    assert_marked_etcd_only(api.node("server1"))
+    assert_marked(api.node("server1"))
 
 
 def test_writes_go_on(api: AdminApi) -> None:

@@ -9,7 +9,7 @@ import scenario
 from admin_api import AdminApi
 from bed import Bed, Server
 from cycle_checks import (
-    assert_marked_etcd_only,
+    assert_marked,
     cooldowns_kept,
     over_and_refused,
     reaches_etcd_only,
@@ -26,7 +26,7 @@ def test_pressure_takes_it_down(bed: Bed, server2: Server, api: AdminApi, histor
     scenario.press(bed, api, server2)
     reaches_etcd_only(server2, api)
     wait_for("etcd serves there", lambda: observer.etcd_healthy(server2), 60)
-    assert_marked_etcd_only(api.node("server2"))
+    assert_marked(api.node("server2"))
     for peer in (bed.servers[0], bed.servers[2]):
         wait_for(
             f"{peer.name} wants to step down and is refused for server2",
