@@ -7,6 +7,7 @@ Built on the `docker` SDK with the API version negotiated. Nothing here knows k3
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import tarfile
@@ -103,9 +104,9 @@ class Engine:
             ("start", "post", "start"),
             ("copy", "put", "archive?path=/"),
         ):
-            self._do(what, self._timeout, lambda api, verb=verb, words=words: self._nobody(api, verb, words))
+            self._do(what, self._timeout, functools.partial(self._ask_of_nobody, verb, words))
 
-    def _nobody(self, api: Any, verb: str, words: str) -> None:
+    def _ask_of_nobody(self, verb: str, words: str, api: Any) -> None:
         path = f"{api.base_url}/v{api.api_version}/containers/{NOBODY}/{words}"
         got = getattr(api, verb)(path, timeout=self._timeout)
         if got.status_code != 404:
