@@ -11,9 +11,7 @@ revision is missed. Where no API can go on from there the whole is listed anew, 
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -26,6 +24,7 @@ if str(BED) not in sys.path:
     sys.path.insert(0, str(BED))
 
 from admin_api import AdminApi, NoAnswer  # noqa: E402
+from background import Background  # noqa: E402
 from bed import Bed  # noqa: E402
 
 PREFIX = "github-runner.exadev.com/"
@@ -153,48 +152,19 @@ class History:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "history.jsonl"
-        self._pid = folder / "history.pid"
+        self._recorder = Background(self.path)
 
     def start(self) -> None:
-        self.stop()
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.unlink(missing_ok=True)
-        self.path.touch()
-        with (self.path.parent / "history.log").open("w", encoding="utf-8") as log:
-            process = subprocess.Popen(
-                [sys.executable, __file__, str(self.path)],
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        self._pid.write_text(str(process.pid), encoding="ascii")
-        until = time.monotonic() + 60
-        while {line["kind"] for line in self.lines()} < set(STREAMS):
-            if time.monotonic() > until or process.poll() is not None:
-                raise NoAnswer(f"the history does not begin: see {self.path.parent / 'history.log'}")
-            time.sleep(0.5)
+        self._recorder.start(
+            [__file__, str(self.path)],
+            begun=lambda: {line["kind"] for line in self.lines()} >= set(STREAMS),
+        )
 
     def running(self) -> bool:
-        return self._process() is not None
+        return self._recorder.running()
 
     def stop(self) -> None:
-        pid = self._process()
-        if pid is not None:
-            os.kill(pid, signal.SIGTERM)
-            until = time.monotonic() + 10
-            while self._process() is not None and time.monotonic() < until:
-                time.sleep(0.2)
-        self._pid.unlink(missing_ok=True)
-
-    def _process(self) -> Optional[int]:
-        """The process id, if that process still is our recorder."""
-        try:
-            pid = int(self._pid.read_text(encoding="ascii"))
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        except (OSError, ValueError):
-            return None
-        return pid if str(self.path).encode() in command else None
+        self._recorder.stop()
 
     def mark(self, **what: object) -> None:
         """A line of the test's own, in between."""
