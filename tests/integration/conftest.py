@@ -12,11 +12,16 @@ from bed import Bed
 
 
 @pytest.fixture(scope="session")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
-    bed = Bed()
-    if not all(server.api_answers() for server in bed.servers):
-        bed.up()
-    bed.wait_ready(180)
+def bed() -> Bed:
+    found = Bed()
+    if not all(server.api_answers() for server in found.servers):
+        found.up()
+    found.wait_ready(180)
+    return found
+
+
+@pytest.fixture(scope="session")
+def real(bed: Bed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
     made = Real(bed, tmp_path_factory.mktemp("kube"))
     yield made
     made.remove()

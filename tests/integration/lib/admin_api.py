@@ -30,12 +30,57 @@ class NoAnswer(Exception):
         self.status = status
 
 
+class NotSent(NoAnswer):
+    """No connection could be made: whatever was to be asked was not."""
+
+
+class Connection:
+    """A connection to one server's own API, made at its first call and again after one that failed."""
+
+    def __init__(self, server: Server, context: ssl.SSLContext, timeout: float = 5) -> None:
+        self.server = server
+        self._http = http.client.HTTPSConnection(server.address, PORT, timeout=timeout, context=context)
+
+    def close(self) -> None:
+        self._http.close()
+
+    def call(self, method: str, path: str, body: Optional[Mapping[str, Any]] = None) -> dict[str, Any]:
+        """Raises NotSent, or NoAnswer."""
+        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        try:
+            if self._http.sock is None:
+                self._http.connect()
+        except OSError as error:
+            self._http.close()
+            raise NotSent(f"{self.server.name}: {error or type(error).__name__}") from error
+        try:
+            self._http.request(
+                method, path, json.dumps(body) if body is not None else None, {"Content-Type": kind}
+            )
+            answer = self._http.getresponse()
+            text = answer.read().decode()
+        except (OSError, http.client.HTTPException) as error:
+            self._http.close()
+            raise NoAnswer(f"{self.server.name}: {error or type(error).__name__}") from error
+        if answer.status >= 300:
+            raise NoAnswer(
+                f"{self.server.name}: {method} {path}: {answer.status} {text[:200]}", answer.status
+            )
+        document = json.loads(text)
+        assert isinstance(document, dict)
+        return document
+
+
 class AdminApi:
     """Calls that fall over from one server's API to the next."""
 
     def __init__(self, bed: Bed) -> None:
         self.servers = bed.servers
         self._context = _administrator(bed)
+
+    def connection(self, server: Server, timeout: float = 5) -> Connection:
+        """For many calls to one server."""
+        return Connection(server, self._context, timeout)
 
     def through(
         self,
@@ -46,23 +91,11 @@ class AdminApi:
         timeout: float = 5,
     ) -> dict[str, Any]:
         """One call to one server's own API. Raises NoAnswer."""
-        connection = http.client.HTTPSConnection(server.address, PORT, timeout=timeout, context=self._context)
-        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        connection = self.connection(server, timeout)
         try:
-            connection.request(
-                method, path, json.dumps(body) if body is not None else None, {"Content-Type": kind}
-            )
-            answer = connection.getresponse()
-            text = answer.read().decode()
-        except (OSError, http.client.HTTPException) as error:
-            raise NoAnswer(f"{server.name}: {error or type(error).__name__}") from error
+            return connection.call(method, path, body)
         finally:
             connection.close()
-        if answer.status >= 300:
-            raise NoAnswer(f"{server.name}: {method} {path}: {answer.status} {text[:200]}", answer.status)
-        document = json.loads(text)
-        assert isinstance(document, dict)
-        return document
 
     def call(
         self,
