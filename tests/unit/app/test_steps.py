@@ -33,6 +33,7 @@ from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.mo
     Lease,
     PeerAnswer,
     Pod,
+    Taint,
 )
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.step import (
     HELD,
@@ -104,6 +105,31 @@ def test_a_whole_cycle_moves_by_one_level_and_leaves_nothing_behind() -> None:
     assert after._replace(resource_version="", cordoned_by=()) == before._replace(
         resource_version="", cordoned_by=()
     )
+
+
+def test_below_full_the_node_tells_since_when_over_every_step() -> None:
+    cluster = Cluster()
+    step_to(cluster.process(S), "control-plane")
+    since = marks.below_full_since(cluster.node(S))
+    assert since.startswith("2026-01-01T")
+    cluster.time.sleep(3600)
+    step_to(cluster.process(S), "etcd-only")
+    assert marks.below_full_since(cluster.node(S)) == since
+    step_to(cluster.process(S), "full")
+    assert marks.below_full_since(cluster.node(S)) == ""
+
+
+def test_back_at_full_taints_of_others_that_keep_pods_away_are_named() -> None:
+    cluster = Cluster()
+    step_to(cluster.process(S), "etcd-only")
+    out = Taint("node.kubernetes.io/out-of-service", "nodeshutdown", "NoExecute")
+    cluster.api.set_node(S, taints=(*cluster.node(S).taints, out))
+    named = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+    assert named not in step_to(cluster.process(S), "control-plane")["message"]
+    assert named in step_to(cluster.process(S), "full")["message"]
+    (_name, kind, reason, message) = cluster.api.events[-1]
+    assert (kind, reason) == ("Normal", "Regraded") and named in message
+    assert cluster.node(S).taints == (out,), "they are somebody else's to take off"
 
 
 def test_the_lease_is_held_at_the_restart_and_free_after() -> None:

@@ -103,3 +103,42 @@ def test_marks_that_lack_something_do_not_agree(lost: str) -> None:
         "ours": {"annotations": {}},
     }
     assert not marks.agrees(whole._replace(**less[lost]), "etcd-only")
+
+
+def test_the_taint_tells_since_when_the_server_is_below_full_whatever_came_after() -> None:
+    now = "2026-11-30T09:00:00.123456Z"
+    first = marks.at_level(node(), "control-plane", INTENT, now).taints or ()
+    assert first[-1].time_added == "2026-11-30T09:00:00Z", "as the API gives it back"
+    below = node(labels={marks.LEVEL: "control-plane"}, taints=first)
+    assert marks.below_full_since(below) == "2026-11-30T09:00:00Z"
+    later = marks.at_level(below, "etcd-only", INTENT, "2026-11-30T10:00:00.000000Z").taints or ()
+    assert [taint.time_added for taint in later] == [None, "2026-11-30T09:00:00Z"]
+
+
+def test_since_when_is_not_told_at_full_nor_by_marks_of_a_version_before() -> None:
+    taints = (Taint(marks.LEVEL, "etcd-only", "NoSchedule"),)
+    assert marks.below_full_since(node(labels={marks.LEVEL: "etcd-only"}, taints=taints)) == ""
+    assert marks.below_full_since(node(labels={marks.LEVEL: "etcd-only"})) == ""
+    assert marks.below_full_since(node(taints=(taints[0]._replace(time_added="2026-11-30T09:00:00Z"),))) == ""
+
+
+OUT = "node.kubernetes.io/out-of-service"
+
+
+@pytest.mark.parametrize(
+    ("taint", "named"),
+    [
+        (Taint(OUT, "nodeshutdown", "NoExecute"), f"{OUT}=nodeshutdown:NoExecute"),
+        (Taint(OUT, "", "NoExecute"), f"{OUT}:NoExecute"),
+        (Taint("team", "a", "NoSchedule"), "team=a:NoSchedule"),
+        (Taint("team", "a", "PreferNoSchedule"), ""),
+        (Taint(marks.LEVEL, "etcd-only", "NoSchedule"), ""),
+        (Taint("node.kubernetes.io/unschedulable", "", "NoSchedule"), ""),
+        (Taint("node.kubernetes.io/unreachable", "", "NoExecute"), ""),
+        (Taint("node-role.kubernetes.io/control-plane", "true", "NoSchedule"), ""),
+        (OTHER, ""),
+    ],
+)
+def test_taints_of_others_are_named_and_not_those_the_fleet_asked_k3s_for(taint: Taint, named: str) -> None:
+    asked = {marks.NODE_ARGS: '["server","--node-taint","CriticalAddonsOnly=true:NoExecute"]'}
+    assert marks.foreign_taints(node(annotations=asked, taints=(taint,))) == ((named,) if named else ())

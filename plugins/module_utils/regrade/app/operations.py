@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Callable, Generator, NamedTuple, Optional, Tuple, TypeVar
 
-from ..core import cures, people, reconcile, requests
+from ..core import cures, marks, people, reconcile, requests
 from ..core.levels import DOWN, LEVELS, UP
 from ..core.step import Plan
 from ..core.walk import Taken, walk
@@ -111,6 +111,9 @@ def step_to(
     remaining = [pod for entry in done.taken for pod in entry.remaining]
     if remaining:
         message += f"; pods that were not evicted: {'; '.join(remaining)}"
+    taints = tuple(taint for entry in done.taken for taint in entry.taints)
+    if taints:
+        message += f"; {marks.taint_words(taints)}"
     return {
         "changed": bool(done.planned or done.besides),
         "from": done.start,

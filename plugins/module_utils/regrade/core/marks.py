@@ -15,7 +15,8 @@ from .levels import FULL
 from .model import Node, NodeChange, Taint
 
 PREFIX = "github-runner.exadev.com/"
-LEVEL = PREFIX + "regrade-level"  # label and taint: the level, from the first step down until full again
+LEVEL = PREFIX + "regrade-level"  # label and taint: the level, from the first step down until full again. The
+# taint's timeAdded is when the server left full: for people and reports, never compared by a step
 INTENT = PREFIX + "regrade-step"  # annotation: the open step
 OURS = PREFIX + "regrade-ours"  # annotation: what we set and will take back, until full
 HOLD = PREFIX + "regrade-hold"  # annotations a person sets: leave this server where it is,
@@ -28,6 +29,12 @@ PROTOCOL = 1
 
 MEMBER_NAME = "etcd.k3s.cattle.io/node-name"
 MEMBER_ADDRESS = "etcd.k3s.cattle.io/node-address"
+NODE_ARGS = "k3s.io/node-args"  # annotation: k3s's arguments, in JSON
+# Taints that Kubernetes puts on and takes off by itself, a cordon's among them.
+PASSING = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable", "node.kubernetes.io/unschedulable",
+           "node.kubernetes.io/memory-pressure", "node.kubernetes.io/disk-pressure", "node.kubernetes.io/pid-pressure",
+           "node.kubernetes.io/network-unavailable")  # fmt: skip
+ROLES = "node-role.kubernetes.io/"
 REMOVED_MEMBER = ("etcd.k3s.cattle.io/remove", "etcd.k3s.cattle.io/removed-node-name")
 
 
@@ -99,9 +106,36 @@ def stilled(node: Node) -> str:
     return next((word for word, key in SWITCHES.items() if switch(node, key)), "")
 
 
-def at_level(node: Node, level: str, intent: Optional[Intent]) -> NodeChange:
+def below_full_since(node: Node) -> str:
+    """When the server left full, in UTC, as its own clock told; "" at full, and where nobody told it."""
+    if level_of(node) == FULL:
+        return ""
+    return next((taint.time_added or "" for taint in node.taints if taint.key == LEVEL), "")
+
+
+def foreign_taints(node: Node) -> Tuple[str, ...]:
+    """Taints of others that keep pods away from a Node that is at full, as `key=value:effect`.
+
+    Not those that Kubernetes takes off by itself, nor those the fleet asked k3s for (`--node-taint`, a role's).
+    """
+    asked = node.annotations.get(NODE_ARGS, "")
+    found = []
+    for taint in node.taints:
+        words = f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
+        ours = taint.key == LEVEL or taint.key in PASSING or taint.key.startswith(ROLES)
+        if not ours and taint.effect in ("NoSchedule", "NoExecute") and f'"{words}"' not in asked:
+            found.append(words)
+    return tuple(found)
+
+
+def taint_words(taints: Tuple[str, ...]) -> str:
+    return f"taints that are not ours keep pods away from it: {', '.join(taints)}"
+
+
+def at_level(node: Node, level: str, intent: Optional[Intent], now: str = "") -> NodeChange:
     """One write that makes the Node's marks those of `level`, and its intent `intent` (None clears it).
 
+    `now`, in UTC, is what the taint tells as the time the server left full, where it does not tell one yet.
     Going below full it cordons, and marks the cordon as ours only where nobody had set it. Back at full
     it takes the cordon off only where the mark says ours *and* managedFields names us: a person's
     cordon, set before or during, survives.
@@ -118,7 +152,9 @@ def at_level(node: Node, level: str, intent: Optional[Intent]) -> NodeChange:
     if "taint" not in ours:
         ours = (*ours, "taint")
     annotations[OURS] = ",".join(ours)
-    return NodeChange({LEVEL: level}, annotations, (*taints, Taint(LEVEL, level, "NoSchedule")), True)
+    # Whole seconds, as the API gives them back.
+    since = below_full_since(node) or (f"{now[:19]}Z" if now else None)
+    return NodeChange({LEVEL: level}, annotations, (*taints, Taint(LEVEL, level, "NoSchedule", since)), True)
 
 
 def agrees(node: Node, level: str) -> bool:

@@ -132,6 +132,7 @@ class Outcome(NamedTuple):
     start: str
     target: str
     remaining: Tuple[str, ...]  # pods that were not evicted, each with why
+    taints: Tuple[str, ...]  # of others, that keep pods away from a Node that is back at full
     message: str
 
 
@@ -154,6 +155,7 @@ class Open:
         self.watch = gate.Watch()
         self.asked = 0.0  # CLOCK_BOOTTIME at which the last asking of the whole gate began
         self.remaining: Tuple[str, ...] = ()
+        self.taints: Tuple[str, ...] = ()
         self.stuck = ""  # the level is reached, but k3s is trapped there and was not freed
 
     def document(self) -> Dict[str, object]:
@@ -410,7 +412,7 @@ def go_on(opened: Open, effects: Tuple[Callable[[Open], Steps[None]], ...]) -> S
         raise StepFailed(f"{opened.words} was undone: {error}", left_open=False) from None
     if opened.stuck:
         raise StepFailed(f"{opened.words} has ended, but {opened.stuck}", left_open=False)
-    return Outcome(opened.start, opened.target, opened.remaining, done_words(opened))
+    return Outcome(opened.start, opened.target, opened.remaining, opened.taints, done_words(opened))
 
 
 def _tell_trouble(opened: Open, text: str) -> Steps[None]:
@@ -430,6 +432,8 @@ def done_words(opened: Open) -> str:
     if opened.remaining:
         ended = "ended by the restart" if opened.target == ETCD_ONLY else "drain incomplete"
         text += f" ({ended}: {'; '.join(opened.remaining)})"
+    if opened.taints:
+        text += f"; {marks.taint_words(opened.taints)}"
     return text
 
 
@@ -768,9 +772,11 @@ def write_level(
     Node does not show our intent (any more), StepRefused where it was made anew, ClusterError.
     """
 
+    now = yield Now()
+
     def build(node: Node) -> NodeChange:
         found = _our_intent(opened, node)
-        change = marks.at_level(node, level, None if clear else found)
+        change = marks.at_level(node, level, None if clear else found, now.text)
         if hold is not None:
             word = marks.hold_words(level) if hold else None
             change = change._replace(annotations={**change.annotations, marks.HOLD: word})
@@ -1129,6 +1135,8 @@ def _finish(opened: Open) -> Steps[None]:
         raise StepFailed(
             f"the level is reached, but its last write is not done: {error}", left_open=True
         ) from None
+    if opened.target == FULL:
+        opened.taints = marks.foreign_taints(node)
     yield from tell(node, "Normal", "Regraded", done_words(opened))
     yield from close(opened, opened.target, "done")
 

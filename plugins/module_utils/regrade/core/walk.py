@@ -31,6 +31,7 @@ class Taken(NamedTuple):
     target: str
     seconds: float
     remaining: Tuple[str, ...]  # pods that were not evicted, each with why
+    taints: Tuple[str, ...]  # of others, that keep pods away from a Node that is back at full
     etcd_away: Optional[float]
     api_away: Optional[float]
 
@@ -152,6 +153,5 @@ def _measured(plan: Plan, at: str, goal: str) -> Steps[Taken]:
     done = yield from always(step(plan, direction(at, goal), at), end)
     now = yield Now()
     etcd_away, api_away = away[0] if away else (None, None)
-    return Taken(
-        done.start, done.target, round(now.boottime - begun.boottime, 1), done.remaining, etcd_away, api_away
-    )
+    seconds = round(now.boottime - begun.boottime, 1)
+    return Taken(done.start, done.target, seconds, done.remaining, done.taints, etcd_away, api_away)
