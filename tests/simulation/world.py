@@ -149,6 +149,9 @@ class Api:
         self._call("nodes")
         return tuple(self.nodes_by_name.values())
 
+    def all_nodes(self) -> Tuple[Node, ...]:
+        return self.nodes()
+
     def node(self, name: str) -> Node:
         self._call("node")
         if name not in self.nodes_by_name:

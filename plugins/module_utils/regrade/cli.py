@@ -240,6 +240,9 @@ def _parse(words: list[str]) -> argparse.Namespace:
     verbs.add_parser(
         "status", parents=[common], help="readings, levels, Lease, gate, and what would make it step"
     )
+    verbs.add_parser(
+        "heartbeat", parents=[common], help="the cluster's Nodes and their levels, for other programs: always JSON"
+    )
     step = verbs.add_parser(
         "step", parents=[common, waiting], help="step down, up, or to a level, one at a time"
     )
@@ -375,6 +378,11 @@ def _run(options: argparse.Namespace) -> int:
     elif options.verb == "current_level":
         found = operations.current_level(server)
         _report(options, dict(found), found["level"])
+    elif options.verb == "heartbeat":
+        import json
+
+        beat = operations.heartbeat(server)
+        _report(options, dict(beat), json.dumps(beat))
     elif options.verb == "settle":
         settled = operations.settle(server, options.automatic, options.wait)
         _report(options, dict(settled), settled["message"])

@@ -137,6 +137,9 @@ class Cluster(Protocol):
     def nodes(self) -> Tuple[Node, ...]:
         """Every Node with the etcd role label, from one LIST."""
 
+    def all_nodes(self) -> Tuple[Node, ...]:
+        """Every Node, agents' too, from one LIST."""
+
     def node(self, name: str) -> Node: ...
 
     def change_node(self, name: str, change: NodeChange, resource_version: str) -> Node:

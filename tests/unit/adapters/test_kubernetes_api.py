@@ -274,7 +274,12 @@ NODE = {
             {"type": "InternalIP", "address": "fd00::11"},
         ],
         "conditions": [
-            {"type": "Ready", "status": "True", "lastHeartbeatTime": "2026-09-20T10:40:00Z"},
+            {
+                "type": "Ready",
+                "status": "True",
+                "lastHeartbeatTime": "2026-09-20T10:40:00Z",
+                "lastTransitionTime": "2026-09-20T10:00:00Z",
+            },
             {"type": "EtcdIsVoter", "status": "True"},
         ],
     },
@@ -301,6 +306,7 @@ def test_a_node_is_read_with_who_cordoned_it(world: World) -> None:
         ready_heartbeat="2026-09-20T10:40:00Z",
         etcd_is_voter=True,
         provider_id="k3s://pi1",
+        ready_since="2026-09-20T10:00:00Z",
     )
 
 
@@ -324,6 +330,18 @@ def test_nodes_come_from_one_quorum_list_of_etcd_servers(world: World) -> None:
     stub = world.stub(Reply(200, {"items": [NODE]}))
     assert [node.name for node in world.cluster(stub.url).nodes()] == ["pi1"]
     assert stub.requests[0].path == "/api/v1/nodes?labelSelector=node-role.kubernetes.io%2Fetcd%3Dtrue"
+
+
+def test_all_nodes_are_agents_too_and_an_agent_is_never_asked_for_the_api(world: World) -> None:
+    agent = {"metadata": {"name": "pi9"}, "status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.19"}]}}
+    stub = world.stub(Reply(200, {"items": [NODE, agent]}))
+    cluster = world.cluster(stub.url)
+    assert [node.name for node in cluster.all_nodes()] == ["pi1", "pi9"]
+    assert stub.requests[0].path == "/api/v1/nodes"
+    stub.close()
+    with pytest.raises(ports.Unreachable) as caught:
+        cluster.node("pi1")
+    assert "10.0.0.19" not in str(caught.value)
 
 
 def test_a_node_is_changed_in_one_conditional_write(world: World) -> None:

@@ -16,9 +16,18 @@ import pytest
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade import cli
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.app import watcher
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import marks, pairs
-from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.model import Lease, PeerAnswer
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.model import (
+    Lease,
+    PeerAnswer,
+    Taint,
+)
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.ports import Unreachable
-from ansible_collections.exadev.k3s_regrade.tests.simulation.world import Cluster, SteadyRenewal
+from ansible_collections.exadev.k3s_regrade.tests.simulation.world import (
+    Cluster,
+    SteadyRenewal,
+    fails,
+    unreachable,
+)
 from ansible_collections.exadev.k3s_regrade.tests.unit.adapters.stub_api import Authority, Reply, StubApi
 
 LIBRARY = Path(cli.__file__).parent.parent
@@ -78,13 +87,46 @@ def test_status_report(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> 
     found = report(capsys, "status")
     assert sorted(found) == sorted([
         "server", "level", "level_unknown", "recorded", "recorded_error", "label", "node_error", "hold", "pause",
-        "dry_run", "reading", "reading_error", "streaks", "cooldown", "relapses", "lease", "gate", "blocked",
-        "exhausted", "back", "trap", "journal", "journal_error", "watcher", "watcher_error", "down", "up", "next",
+        "dry_run", "foreign_taints", "reading", "reading_error", "streaks", "cooldown", "relapses", "lease", "gate",
+        "blocked", "exhausted", "back", "trap", "journal", "journal_error", "watcher", "watcher_error", "down", "up",
+        "next",
     ])  # fmt: skip
     assert sorted(found["gate"][0]) == ["check", "cure", "detail", "ok"]
     words = run(capsys, "status")[1]
     assert "level      full" in words
     assert re.search(r"gate +quorum +yes", words)
+
+
+def test_the_heartbeat_is_json_in_any_case_and_tells_the_level_of_each_node(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(capsys, "step", "to", "etcd-only")
+    cluster.api.set_node("server1", ready=None, ready_since="2026-01-01T00:05:00Z")
+    taint = Taint("node.kubernetes.io/out-of-service", "", "NoExecute")
+    cluster.api.set_node("server2", taints=(taint,), labels={}, annotations={marks.INTENT: "{"})
+    found = report(capsys, "heartbeat")
+    assert json.loads(run(capsys, "heartbeat")[1]) == {**found, "time": found["time"]}
+    assert sorted(found) == ["nodes", "server", "time", "version"]
+    assert (found["version"], found["server"], found["time"][:11]) == (1, "server1", "2026-01-01T")
+    stepped, tainted, plain = found["nodes"]
+    since = stepped.pop("below_full_since")
+    assert since.startswith("2026-01-01T") and since < found["time"]
+    assert stepped == {
+        "name": "server1", "server": True, "ready": False, "ready_since": "2026-01-01T00:05:00Z",
+        "regrade_level": "etcd-only", "hold": True, "step": None, "foreign_taints": [],
+    }  # fmt: skip
+    assert tainted == {
+        "name": "server2", "server": False, "ready": True, "ready_since": None, "regrade_level": None,
+        "below_full_since": None, "hold": False, "step": {"from": "", "to": ""},
+        "foreign_taints": ["node.kubernetes.io/out-of-service:NoExecute"],
+    }  # fmt: skip
+    assert (plain["name"], plain["regrade_level"], plain["step"]) == ("server3", None, None)
+
+
+def test_a_heartbeat_that_cannot_be_had_is_5(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster.api.faults.append(fails("nodes", unreachable()))
+    code, out, _err = run(capsys, "heartbeat", "--json")
+    assert (code, json.loads(out)["error"]["kind"]) == (5, "unknown")
 
 
 def test_settle_and_release_report(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:

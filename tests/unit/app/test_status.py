@@ -25,7 +25,7 @@ from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.er
     RegradeError,
     SettingsWrong,
 )
-from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.model import Lease
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.model import Lease, Taint
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.reading import Sample
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.settings import Settings
 from ansible_collections.exadev.k3s_regrade.tests.simulation.world import Cluster, fails, unreachable
@@ -74,6 +74,14 @@ class Host:
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
     return Host(tmp_path)
+
+
+def test_taints_of_others_that_keep_pods_away_are_named(host: Host) -> None:
+    assert host.status()["foreign_taints"] == []
+    assert "taints " not in host.words
+    host.cluster.api.set_node(S, taints=(Taint("node.kubernetes.io/out-of-service", "", "NoExecute"),))
+    assert host.status()["foreign_taints"] == ["node.kubernetes.io/out-of-service:NoExecute"]
+    assert "taints     not ours, and they keep pods away: node.kubernetes.io/out-of-service:NoExecute" in host.words
 
 
 def test_a_server_that_is_well(host: Host) -> None:

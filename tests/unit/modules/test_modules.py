@@ -132,7 +132,7 @@ def test_an_unknown_level_never_reaches_the_command(host: Host) -> None:
     assert not host.calls.exists()
 
 
-@pytest.mark.parametrize("module", ["regrade_level", "regrade_level_info"])
+@pytest.mark.parametrize("module", ["regrade_level", "regrade_level_info", "regrade_cluster_info"])
 @pytest.mark.parametrize(
     ("output", "code", "complaint", "kind", "words"),
     [
@@ -207,6 +207,21 @@ def test_a_silent_command_is_given_up_in_time(host: Host) -> None:
     answer = run("regrade_level", host, level="etcd-only", timeout=1)
     assert "gave no answer within 1 s" in failure(answer)
     assert answer["kind"] == "timeout"
+
+
+def test_cluster_info_gives_the_heartbeat_as_it_is(host: Host) -> None:
+    report = {"version": 1, "time": "2026-11-30T09:00:00Z", "server": "server1", "nodes": [], "later": "more"}
+    host.answers(report)
+    answer = run("regrade_cluster_info", host, check=True)
+    assert host.arguments() == ["heartbeat --json"]
+    assert answer["changed"] is False
+    assert answer["cluster"] == report
+
+
+@pytest.mark.parametrize("lacking", ["version", "nodes"])
+def test_a_heartbeat_without_what_is_needed_is_one_line(host: Host, lacking: str) -> None:
+    host.answers({key: value for key, value in {"version": 1, "nodes": []}.items() if key != lacking})
+    assert lacking in failure(run("regrade_cluster_info", host))
 
 
 def test_info_reports_an_unknown_level_as_none(host: Host) -> None:

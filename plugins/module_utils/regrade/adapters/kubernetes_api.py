@@ -30,6 +30,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from urllib.parse import quote, urlencode, urlsplit
 
+from ..core.marks import ETCD_ROLE
 from ..core.model import Eviction, Lease, Node, NodeChange, PeerAnswer, Pod, Taint
 from ..ports import ClusterError, Conflict, Forbidden, Missing, Unreachable
 from .bounded import OutOfTime, within
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from ..core.settings import Settings
 
 FIELD_MANAGER = "k3s-regrade"
-ETCD_ROLE = "node-role.kubernetes.io/etcd=true"
 PEER_TIMEOUT_SECONDS = 3.0  # a peer with its etcd port cut hangs a quorum read past 10 s (measured)
 DEFAULT_PORT = 6443
 REFUSED = "connection refused"
@@ -310,11 +310,15 @@ class KubernetesCluster:
 
     def nodes(self) -> tuple[Node, ...]:
         found = self._call(
-            "GET", "/api/v1/nodes", Target("list", "nodes"), query={"labelSelector": ETCD_ROLE}
+            "GET", "/api/v1/nodes", Target("list", "nodes"), query={"labelSelector": f"{ETCD_ROLE}=true"}
         )
         nodes = tuple(_node(item) for item in mappings(found.get("items")))
         self._learn(nodes)
         return nodes
+
+    def all_nodes(self) -> tuple[Node, ...]:
+        found = self._call("GET", "/api/v1/nodes", Target("list", "nodes"))
+        return tuple(_node(item) for item in mappings(found.get("items")))
 
     def node(self, name: str) -> Node:
         return _node(self._call("GET", f"/api/v1/nodes/{quote(name)}", Target("get", "nodes", "", name)))
@@ -744,6 +748,7 @@ def _node(item: Json) -> Node:
         ready_heartbeat=text(ready.get("lastHeartbeatTime")),
         etcd_is_voter=_truth(conditions.get("EtcdIsVoter", {})),
         provider_id=text(spec.get("providerID")),
+        ready_since=text(ready.get("lastTransitionTime")),
     )
 
 

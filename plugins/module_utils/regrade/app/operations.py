@@ -14,10 +14,12 @@ from ..core import cures, marks, people, reconcile, requests
 from ..core.levels import DOWN, LEVELS, UP
 from ..core.step import Plan
 from ..core.walk import Taken, walk
+from . import heartbeat as beat
 from .driver import Driver, Hooks, World
 from .reports import (
     AlertReport,
     BlockedReport,
+    ClusterReport,
     DoneReport,
     HoldReport,
     LevelReport,
@@ -39,6 +41,7 @@ __all__ = (
     "blocked",
     "current_level",
     "forget",
+    "heartbeat",
     "levels",
     "recover",
     "release",
@@ -155,6 +158,12 @@ def blocked(server: Server, move: str, reason: str, text: str) -> BlockedReport:
     message = f"the step {move} of {name} that is due is blocked by {reason}: {text}; cure: {cures.cure(reason)}"
     server.world.cluster.record_event(server.world.cluster.node(name), "Warning", "RegradeBlocked", message)
     return {"changed": True, "reason": reason, "message": message}
+
+
+def heartbeat(server: Server) -> ClusterReport:
+    """The whole cluster as its Nodes show it. Raises RegradeError."""
+    world = server.world
+    return beat.report(world.cluster.all_nodes(), world.clock.now_text(), world.settings.node_name)
 
 
 def release(server: Server) -> HoldReport:

@@ -100,6 +100,34 @@ class LeaseReport(TypedDict):
     cure: str
 
 
+# Levels, "" where the Node's mark cannot be read.
+OpenStepReport = TypedDict("OpenStepReport", {"from": str, "to": str})
+
+
+class NodeReport(TypedDict):
+    """A Node as `heartbeat` tells it. Times in UTC, as the API has them; None where they are not told."""
+
+    name: str
+    server: bool  # whether it holds the etcd role
+    ready: bool
+    ready_since: Optional[str]  # since when it is ready, or not
+    regrade_level: Optional[str]  # None at full
+    below_full_since: Optional[str]
+    hold: bool
+    step: Optional[OpenStepReport]  # an open one
+    foreign_taints: List[str]  # of others, that keep pods away, as key=value:effect
+
+
+class ClusterReport(TypedDict):
+    """What `heartbeat` prints. `version` rises only where a reader of the one before would misread it: what is
+    added to it has to be left alone by readers that do not know it."""
+
+    version: int
+    time: str
+    server: str  # whose command tells it
+    nodes: List[NodeReport]
+
+
 class WhyBlocked(TypedDict):
     move: str
     reason: str  # of the closed list of `core.cures`
@@ -137,6 +165,7 @@ class StatusReport(TypedDict):
     hold: Optional[bool]
     pause: Optional[bool]
     dry_run: Optional[bool]
+    foreign_taints: List[str]  # of others, that keep pods away, as key=value:effect
     reading: ReadingReport
     reading_error: str
     streaks: Dict[str, Optional[float]]  # over, calm; over_asked, calm_asked: how long a step asks
@@ -175,6 +204,8 @@ def status_words(report: StatusReport) -> str:
         f"{_yes(report['dry_run'])}",
         f"lease      {_lease_words(report['lease'])}",
     ]
+    if report["foreign_taints"]:
+        lines.append(f"taints     not ours, and they keep pods away: {', '.join(report['foreign_taints'])}")
     if report["reading_error"]:
         lines.append(f"reading    {report['reading_error']}")
     if report["watcher_error"]:

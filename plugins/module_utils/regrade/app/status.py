@@ -51,6 +51,7 @@ def gather(world: World, holder: str) -> StatusReport:
         "hold": marks.switch(node, marks.HOLD) if node else None,
         "pause": marks.switch(node, marks.PAUSE) if node else None,
         "dry_run": marks.switch(node, marks.DRY_RUN) if node else None,
+        "foreign_taints": list(marks.foreign_taints(node)) if node else [],
         "reading": {
             "pressure": watcher_notes.number(told, "pressure"),
             "mem_available": seen.available,

@@ -27,6 +27,7 @@ STILL_WORDS = {"hold": "held", "pause": "paused", "dry-run": "in dry-run"}
 FIELD_MANAGER = "k3s-regrade"
 PROTOCOL = 1
 
+ETCD_ROLE = "node-role.kubernetes.io/etcd"
 MEMBER_NAME = "etcd.k3s.cattle.io/node-name"
 MEMBER_ADDRESS = "etcd.k3s.cattle.io/node-address"
 NODE_ARGS = "k3s.io/node-args"  # annotation: k3s's arguments, in JSON

@@ -47,6 +47,7 @@ class Node(NamedTuple):
     ready_heartbeat: str  # lastHeartbeatTime of Ready, "" where absent
     etcd_is_voter: Optional[bool]  # None where the condition is not published
     provider_id: str = ""
+    ready_since: str = ""  # lastTransitionTime of Ready, "" where absent
 
 
 class NodeChange(NamedTuple):
