@@ -21,7 +21,7 @@ description:
   - A report of a version before the levels has Nodes without the key V(regrade_level). They alert as before.
   - A server at V(etcd-only) has no kubelet that could show that its machine is alive. One that dies there is not seen
     here, but as a server that is below V(full) for too long, and by the others, which then take no step.
-positional: _input
+positional: _input, below_full_seconds, expected
 options:
   _input:
     description: The report, or none where no server could tell one.
@@ -73,7 +73,9 @@ _value:
 from datetime import datetime, timezone
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
-OUTAGE, BELOW_FULL, REPORT = "outage", "below-full", "report"
+OUTAGE = "outage"
+BELOW_FULL = "below-full"
+REPORT = "report"
 KNOWN_VERSION = 1
 FULL = "full"
 
