@@ -18,6 +18,7 @@ from typing import Optional
 
 import archive
 import dotvenv
+import engine
 import report
 from parts import Failed, Part, say, span
 from report import Outcome
@@ -42,6 +43,10 @@ class Check:
     seen: Optional[str] = None
     """A pattern that its output must match: the tool's own word that it looked at something."""
     types_on_path: bool = False
+    debian: Optional[str] = None
+    """The Debian package it comes with, where it is no program of the environment."""
+    given: bool = False
+    """Whether it is told the files."""
 
 
 CHECKS = (
@@ -59,6 +64,7 @@ CHECKS = (
     Check("vermin", ("vermin", "-t=3.9-", "--no-tips", "--violations", "plugins"), ("plugins/**/*.py",)),
     Check("ruff", ("ruff", "check", "--no-cache", "."), ("plugins/**/*.py", "tests/**/*.py")),
     Check("yamllint", ("yamllint", "--strict", "."), ("*.yml", "roles/**/*.yml")),
+    Check("shellcheck", ("shellcheck",), ("examples/**/*.sh", ".ci/run"), debian="shellcheck", given=True),
     Check(
         "changelog",
         ("antsibull-changelog", "lint"),
@@ -79,6 +85,9 @@ def link_types() -> None:
 def run_all() -> list[Outcome]:
     """Every check that needs no cluster, two at a time."""
     link_types()
+    for check in CHECKS:
+        if check.debian and not shutil.which(check.command[0]):
+            engine.packages(check.debian)
     outcomes = [build_archive()]
     with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
         outcomes += pool.map(_run, CHECKS)
@@ -120,7 +129,9 @@ def _problem(check: Check) -> tuple[Optional[str], str]:
         NO_COLOR="1",
         **({"PYTHONPATH": str(TYPES)} if check.types_on_path else {}),
     )
-    command = [str(dotvenv.program(check.command[0])), *check.command[1:]]
+    program = check.command[0] if check.debian else str(dotvenv.program(check.command[0]))
+    files = sorted(str(file) for subject in check.subjects for file in ROOT.glob(subject)) if check.given else []
+    command = [program, *check.command[1:], *files]
     try:
         done = subprocess.run(
             command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600, stdin=subprocess.DEVNULL
