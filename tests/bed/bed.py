@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The test bed: three hosts, each with a Docker engine of its own on which the fleet's Compose project runs k3s.
+"""The test bed: three hosts, each with a Docker engine of its own on which the fleet's Compose project runs k3s;
+or, in its second shape (REGRADE_BED_SHAPE=systemd), three machines on which k3s is a unit of systemd.
 
     python3 tests/bed/bed.py prepare       build or pull every image
     python3 tests/bed/bed.py up            prepare, then three servers whose Nodes are Ready; verifies a bed that runs
@@ -35,7 +36,7 @@ import cache
 import engine
 import images
 import layout
-from layout import CONTAINER, DATA, LABEL, MADE_FROM, PROJECT_FOLDER, Place, Settings
+from layout import CONFIG, CONTAINER, DATA, LABEL, MADE_FROM, PROJECT_FOLDER, SYSTEMD, UNIT, Place, Settings
 from parts import Failed, Part, say, span
 
 Result = subprocess.CompletedProcess[str]
@@ -118,6 +119,29 @@ class Server:
             "exec", *keep_open, CONTAINER, "kubectl", *args, check=check, input=input, timeout=timeout
         )
 
+    # -- k3s, whatever runs it
+
+    def k3s_status(self) -> str:
+        """``running`` where it runs, else a word for what it is; ``absent`` where there is none."""
+        found = self.docker("inspect", "--type=container", "--format={{.State.Status}}", CONTAINER, check=False)
+        return found.stdout.strip() if found.returncode == 0 else "absent"
+
+    def k3s_started(self) -> str:
+        """Of its last start; another text means that it was started anew."""
+        return self.docker("inspect", "--format={{.Id}} {{.State.StartedAt}}", CONTAINER).stdout.strip()
+
+    def k3s_log(self) -> str:
+        """The end of its log."""
+        logs = self.docker("logs", "--tail=400", CONTAINER, check=False)
+        return logs.stdout + logs.stderr
+
+    def stop_k3s(self) -> None:
+        """As a person does."""
+        self.docker("stop", CONTAINER, timeout=120)
+
+    def start_k3s(self) -> None:
+        self.docker("start", CONTAINER)
+
     def _exec(self, command: list[str], check: bool, input: Optional[str], timeout: float) -> Result:
         keep_open = [] if input is None else ["-i"]
         whole = ["docker", "exec", *keep_open, self.host_container, *command]
@@ -145,21 +169,63 @@ class Server:
         run(["docker", "stop", f"--time={STOP_SECONDS}", self.host_container], timeout=STOP_SECONDS + 30)
 
     def start_host(self) -> None:
-        """Start the host and wait for its engine; its containers start by their own restart policy."""
+        """Start the host and wait until it is up; k3s starts by itself where it ran."""
         run(["docker", "start", self.host_container])
-        self.await_engine()
+        self.await_up()
 
-    def await_engine(self, timeout: float = 60) -> None:
-        """Wait until the host's own engine answers."""
+    def await_up(self, timeout: float = 60) -> None:
+        """Wait until what runs k3s on this host answers."""
         until = time.monotonic() + timeout
-        while self.docker("version", check=False, timeout=20).returncode:
+        while not self._is_up():
             if time.monotonic() > until:
                 logs = run(["docker", "logs", "--tail=5", self.host_container], check=False)
                 said = (logs.stdout + logs.stderr).strip().splitlines()
-                raise BedError(
-                    f"{self.name}: its Docker engine does not answer: {said[-1] if said else 'no log'}"
-                )
+                raise BedError(f"{self.name} does not come up: {said[-1] if said else 'no log'}")
             time.sleep(0.3)
+
+    def _is_up(self) -> bool:
+        return self.docker("version", check=False, timeout=20).returncode == 0
+
+
+class Machine(Server):
+    """One server of the second shape: a host whose systemd runs k3s, with no Docker on it."""
+
+    def docker(
+        self, *args: str, check: bool = True, input: Optional[str] = None, timeout: float = 60
+    ) -> Result:
+        raise BedError(f"{self.name} has no Docker: it is of the bed's shape {SYSTEMD}")
+
+    def systemctl(self, *args: str, check: bool = True, timeout: float = 120) -> Result:
+        return self._exec(["systemctl", *args], check, None, timeout)
+
+    def kubectl(
+        self, *args: str, check: bool = True, input: Optional[str] = None, timeout: float = 60
+    ) -> Result:
+        return self._exec(["k3s", "kubectl", *args], check, input, timeout)
+
+    def k3s_status(self) -> str:
+        shown = self.systemctl("show", "--property=LoadState,ActiveState,SubState", UNIT).stdout
+        state = dict(line.partition("=")[::2] for line in shown.splitlines())
+        if state["LoadState"] != "loaded":
+            return "absent"
+        # Until k3s says that it is up its unit is on its way.
+        return "running" if state["SubState"] in ("running", "start") else state["ActiveState"]
+
+    def k3s_started(self) -> str:
+        return self.systemctl("show", "--property=InvocationID", "--value", UNIT).stdout.strip()
+
+    def k3s_log(self) -> str:
+        return self.sh(f"journalctl --unit={UNIT} --lines=400 --no-pager", check=False).stdout
+
+    def stop_k3s(self) -> None:
+        self.systemctl("stop", UNIT)
+
+    def start_k3s(self) -> None:
+        self.systemctl("start", "--no-block", UNIT)
+
+    def _is_up(self) -> bool:
+        state = self.systemctl("is-system-running", check=False, timeout=20).stdout.strip()
+        return state in ("running", "degraded")
 
 
 class Bed:
@@ -168,7 +234,8 @@ class Bed:
     def __init__(self, settings: Optional[Settings] = None) -> None:
         self.settings = settings or Settings.read(os.environ)
         self.places = layout.places(self.settings)
-        self.servers = tuple(Server(place) for place in self.places)
+        kind = Machine if self.settings.shape == SYSTEMD else Server
+        self.servers: tuple[Server, ...] = tuple(kind(place) for place in self.places)
 
     # -- using it
 
@@ -197,13 +264,9 @@ class Bed:
     @staticmethod
     def _last_words(server: Server) -> str:
         """How k3s is there, and what it said that sounds like the reason."""
-        state = server.docker("inspect", "--format={{.State.Status}}", CONTAINER, check=False)
-        if state.returncode:
-            return "its k3s container cannot be looked at: " + state.stderr.strip()
-        logs = server.docker("logs", "--tail=400", CONTAINER, check=False)
-        lines = (logs.stdout + logs.stderr).strip().splitlines() or ["it said nothing"]
+        lines = server.k3s_log().strip().splitlines() or ["it said nothing"]
         grave = [line for line in lines if "level=fatal" in line or "level=error" in line]
-        return f"k3s is {state.stdout.strip()}; {(grave or lines)[-1]}"
+        return f"k3s is {server.k3s_status()}; {(grave or lines)[-1]}"
 
     def _not_ready(self) -> list[str]:
         # Ready alone is no sign of life: it stays for 40 s after a server is gone.
@@ -220,17 +283,22 @@ class Bed:
     # -- making it
 
     def prepare(self) -> dict[str, str]:
-        """Every image, built or pulled: {"k3s": tag, "host": tag, "service": tag}. Long parts run side by side."""
+        """Every image, built or pulled, as what it is for and its tag. Long parts run side by side."""
         engine.packages("ca-certificates")
         with concurrent.futures.ThreadPoolExecutor(max_workers=3) as pool:
-            # The two Go builds are the long parts: the plugin needs no engine and begins at once.
-            plugin = pool.submit(engine.compose_plugin)
-            engine.ensure_engine()
-            k3s = pool.submit(images.k3s, self.settings.k3s_image)
-            base = pool.submit(images.debian)
-            service = pool.submit(images.service, base.result())
-            host = pool.submit(images.host, base.result(), plugin.result())
-            made = {"k3s": k3s.result(), "host": host.result(), "service": service.result()}
+            if self.settings.shape == SYSTEMD:
+                engine.ensure_engine()
+                k3s = pool.submit(images.stand_in)
+                made = {"host": images.machine(k3s.result(), images.service_base(images.debian()))}
+            else:
+                # The two Go builds are the long parts: the plugin needs no engine and begins at once.
+                plugin = pool.submit(engine.compose_plugin)
+                engine.ensure_engine()
+                k3s = pool.submit(images.k3s, self.settings.k3s_image)
+                base = pool.submit(images.debian)
+                service = pool.submit(images.service, base.result())
+                host = pool.submit(images.host, base.result(), plugin.result())
+                made = {"k3s": k3s.result(), "host": host.result(), "service": service.result()}
         engine.ensure_compose()
         return made
 
@@ -246,15 +314,22 @@ class Bed:
             if any(label is not None for label in found.values()) and not whole:
                 say("[bed] what is there is not whole, or was made from other images: taking it down first")
                 self._down()
-            archives = {what: images.archive(made[what]) for what in ("k3s", "service")}
-            with Part("three servers") as part:
+            serve = self._serving(made)
+            with Part("three servers" if self.settings.shape != SYSTEMD else "three machines") as part:
                 if not whole:
                     self._make(made["host"], key)
-                part.now("hosts, their engines and k3s")
-                pods = None if images.is_stand_in(made["k3s"]) else images.pods()
-                _each(self.servers, lambda server: self._serve(server, made, archives, pods))
+                part.now("hosts, what runs k3s on them, and k3s")
+                _each(self.servers, serve)
                 part.now("waiting for three Ready Nodes")
                 self.wait_ready()
+
+    def _serving(self, made: Mapping[str, str]) -> Callable[[Server], None]:
+        """What brings one host to a running k3s, from wherever it is."""
+        if self.settings.shape == SYSTEMD:
+            return self._serve_machine
+        archives = {what: images.archive(made[what]) for what in ("k3s", "service")}
+        pods = None if images.is_stand_in(made["k3s"]) else images.pods()
+        return lambda server: self._serve(server, made, archives, pods)
 
     def _label(self, container: str) -> Optional[str]:
         template = f'{{{{index .Config.Labels "{MADE_FROM}"}}}}'
@@ -268,22 +343,21 @@ class Bed:
         self._down()
         run(["docker", "network", "create", mark, f"--subnet={self.settings.subnet}", name])
         for place in self.places:
-            run(["docker", "volume", "create", mark, place.volume])
-            command = ["docker", "create", "--init", "--privileged", mark, f"--label={MADE_FROM}={key}"]
+            command = ["docker", "create", "--privileged", mark, f"--label={MADE_FROM}={key}"]
             command += [f"--name={place.host_container}", f"--hostname={place.name}"]
             command += [f"--network={name}", f"--ip={place.address}", f"--stop-timeout={STOP_SECONDS}"]
-            command += [
-                "--tmpfs=/run",
-                "--tmpfs=/tmp:exec",
-                f"--volume={place.volume}:/var/lib/docker",
-                image,
-            ]
-            run(command)
+            command += ["--tmpfs=/run", "--tmpfs=/tmp:exec"]
+            if self.settings.shape == SYSTEMD:
+                # systemd keeps its groups of processes at the root of what it sees.
+                command += ["--tmpfs=/run/lock", "--cgroupns=private"]
+            else:
+                run(["docker", "volume", "create", mark, place.volume])
+                command += ["--init", f"--volume={place.volume}:/var/lib/docker"]
+            run([*command, image])
 
     def _serve(
         self, server: Server, made: Mapping[str, str], archives: Mapping[str, Path], pods: Optional[bytes]
     ) -> None:
-        """Bring one host to a running k3s, from wherever it is."""
         server.start_host()
         self._load_missing(server, made["k3s"], archives["k3s"])
         if server.docker("inspect", "--type=container", CONTAINER, check=False).returncode:
@@ -297,6 +371,14 @@ class Bed:
         server.compose("up", "--detach", "--no-recreate")
         # While k3s boots.
         self._load_missing(server, made["service"], archives["service"])
+
+    def _serve_machine(self, server: Server) -> None:
+        server.start_host()
+        if server.sh(f"test -e {CONFIG}/config.yaml", check=False).returncode:
+            server.sh(f"mkdir -p {CONFIG}")
+            self._write(server, ["tar", "-xC", CONFIG], layout.machine_files(self.places, server.place))
+            server.sh(f"systemctl enable {UNIT}")
+        server.start_k3s()
 
     def _load_missing(self, server: Server, image: str, archive: Path) -> None:
         if server.docker("image", "inspect", image, check=False).returncode:
@@ -383,8 +465,7 @@ class Bed:
                 continue
             line = f"{server.name} {server.address}: host {host.stdout.strip()}"
             if host.stdout.strip() == "running":
-                k3s = server.docker("inspect", "--format={{.State.Status}}", CONTAINER, check=False)
-                line += f", k3s {k3s.stdout.strip() if k3s.returncode == 0 else 'absent'}"
+                line += f", k3s {server.k3s_status()}"
                 line += f", API {'answers' if server.api_answers() else 'does not answer'}"
             lines.append(line)
         return lines

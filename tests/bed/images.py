@@ -33,6 +33,7 @@ HOST = "exadev/k3s-regrade-host"
 DEBIAN = "exadev/k3s-regrade-debian"
 SERVICE_BASE = "exadev/k3s-regrade-service-base"
 BASE_LABEL = "exadev.base"  # on the service image: the base it was built on, for a build on a host
+MACHINE = "exadev/k3s-regrade-machine"
 SERVICE = "exadev/k3s-regrade:bed"
 SERVICE_FILES = ROOT / "roles" / "github_runner_cluster" / "files"
 
@@ -99,6 +100,11 @@ def k3s(chosen: Optional[str]) -> str:
     say(
         f"[images] {OFFICIAL_K3S} cannot be pulled ({why_not}): using the stand-in, made here from real parts"
     )
+    return stand_in()
+
+
+def stand_in() -> str:
+    """The k3s of tests/bed/image."""
     # Here, so that two parts that run side by side never want apt at the same time.
     engine.packages("debootstrap")
     return _stand_in_build()
@@ -189,28 +195,47 @@ def host(base: str, compose: Path) -> str:
     return image
 
 
+def service_base(base: str) -> str:
+    """What the service image is built on where no registry is reachable."""
+    bundle = ssl.get_default_verify_paths().cafile
+    if bundle is None:
+        raise Failed("this Python names no CA bundle: install ca-certificates")
+    authorities = Path(bundle).read_bytes()
+    source = HERE / "service_base"
+    ours = f"{SERVICE_BASE}:{cache.key(source, authorities, present(base) or base)}"
+    with cache.lock("service-base-image"):
+        if not present(ours):
+            with tempfile.TemporaryDirectory(prefix="bed-service-") as folder:
+                shutil.copytree(source, folder, dirs_exist_ok=True)
+                Path(folder, "ca-certificates.crt").write_bytes(authorities)
+                _build("service base image", Path(folder), ours, base)
+    return ours
+
+
 def service(base: str, files: Path = SERVICE_FILES) -> str:
     """The role's service image, made from the Dockerfile it ships, on a base that needs no registry."""
     for name in ("Dockerfile", "requirements.txt"):
         if not (files / name).is_file():
             raise Failed(f"{files / name} is missing: the service image is built from the role's own files")
-    bundle = ssl.get_default_verify_paths().cafile
-    if bundle is None:
-        raise Failed("this Python names no CA bundle: install ca-certificates")
-    authorities = Path(bundle).read_bytes()
+    ours = service_base(base)
     with cache.lock("service-image"):
-        with tempfile.TemporaryDirectory(prefix="bed-service-") as folder:
-            source = HERE / "service_base"
-            ours = f"{SERVICE_BASE}:{cache.key(source, authorities, present(base) or base)}"
-            if not present(ours):
-                shutil.copytree(source, folder, dirs_exist_ok=True)
-                Path(folder, "ca-certificates.crt").write_bytes(authorities)
-                _build("service base image", Path(folder), ours, base)
         labels = {"exadev.inputs": cache.key(files, ours), BASE_LABEL: ours}
         if any(_label(SERVICE, name) != value for name, value in labels.items()):
             given = [word for name, value in labels.items() for word in ("--label", f"{name}={value}")]
             _build("service image", files, SERVICE, ours, *given)
     return SERVICE
+
+
+def machine(k3s_image: str, base: str, requirements: Path = SERVICE_FILES / "requirements.txt") -> str:
+    """The image of a machine that runs the stand-in as a unit, with the wheels of the role's requirements."""
+    image = f"{MACHINE}:{cache.key(k3s_image, base, HERE / 'machine', requirements)}"
+    with cache.lock("machine-image"):
+        if not present(image):
+            with tempfile.TemporaryDirectory(prefix="bed-machine-") as folder:
+                shutil.copytree(HERE / "machine", folder, dirs_exist_ok=True)
+                shutil.copy2(requirements, folder)
+                _build("machine image", Path(folder), image, k3s_image, f"--build-arg=SERVICE_BASE={base}")
+    return image
 
 
 def _label(image: str, label: str) -> str:

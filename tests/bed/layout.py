@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the bed looks like: its settings, its three servers, and the files of the fleet's own Compose project.
+"""What the bed looks like: its settings, its three servers, and the files that make each of them one.
 
 Pure: no Docker, no files, no clock. Written with the standard library alone, so YAML is emitted as JSON, which it
 contains.
@@ -20,9 +20,14 @@ LABEL = "exadev.bed"
 MADE_FROM = "exadev.bed.made-from"
 """On every host: the key of what it was made from."""
 
+DOCKER, SYSTEMD = "docker", "systemd"
+"""The bed's shapes: k3s in a container of each host's own engine, or a unit of each host's systemd."""
+
 PROJECT = "cluster"
 PROJECT_FOLDER = "/srv/cluster"
 CONTAINER = "k3s"
+UNIT = "k3s.service"
+CONFIG = "/etc/rancher/k3s"
 DATA = "/var/lib/rancher/k3s"
 CONFIG_ON_DATA = f"{DATA}/config/config.yaml"
 # Shared by the three servers of a bed on a network of its own on one machine: no secret.
@@ -40,10 +45,14 @@ class Settings:
     name: str = "regrade-bed"
     subnet: str = "172.31.66.0/24"
     k3s_image: Optional[str] = None
+    shape: str = DOCKER
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> Settings:
-        """From REGRADE_BED_NAME, REGRADE_BED_SUBNET and REGRADE_K3S_IMAGE; empty is unset. Raises BadSetting."""
+        """From REGRADE_BED_NAME, REGRADE_BED_SUBNET, REGRADE_BED_SHAPE and REGRADE_K3S_IMAGE; empty is unset.
+
+        The second shape gets a name and a network of its own, so that both stand side by side. Raises BadSetting.
+        """
         name = environment.get("REGRADE_BED_NAME") or cls.name
         if not re.fullmatch(r"[a-z0-9][a-z0-9-]{1,40}", name):
             raise BadSetting(
@@ -60,7 +69,21 @@ class Settings:
             raise BadSetting(
                 f"REGRADE_BED_SUBNET is {subnet!r}: too small, give a /27 or larger such as {cls.subnet}"
             )
-        return cls(name, subnet, environment.get("REGRADE_K3S_IMAGE") or None)
+        shape = environment.get("REGRADE_BED_SHAPE") or cls.shape
+        if shape not in (DOCKER, SYSTEMD):
+            raise BadSetting(f"REGRADE_BED_SHAPE is {shape!r}: {DOCKER} or {SYSTEMD} was expected")
+        if shape == SYSTEMD:
+            name, subnet = f"{name}-{SYSTEMD}", _beside(network)
+        return cls(name, subnet, environment.get("REGRADE_K3S_IMAGE") or None, shape)
+
+
+def _beside(network: ipaddress.IPv4Network) -> str:
+    """Another network of the same size: 128 further in the third part of the address, or as much before."""
+    if network.prefixlen < 17:
+        raise BadSetting(
+            f"REGRADE_BED_SUBNET is {str(network)!r}: for REGRADE_BED_SHAPE={SYSTEMD} give a /17 or smaller"
+        )
+    return str(ipaddress.IPv4Network((int(network.network_address) ^ (128 << 8), network.prefixlen)))
 
 
 @dataclass(frozen=True)
@@ -135,6 +158,11 @@ def files(all_places: tuple[Place, ...], place: Place, image: str, pods: Optiona
         {"name": PROJECT, "services": {CONTAINER: service}, "volumes": {"k3s-data": {}}}
     )
     return Files(project, data)
+
+
+def machine_files(all_places: tuple[Place, ...], place: Place) -> Mapping[str, bytes]:
+    """What is written below /etc/rancher/k3s of one machine."""
+    return {"config.yaml": _yaml(k3s_options(all_places, place))}
 
 
 def _yaml(value: Any) -> bytes:

@@ -584,6 +584,10 @@ def _platform(
         from .adapters.command import CommandActuator
 
         return CommandActuator(settings, cluster, store, hooks, known)
+    if settings.runtime == "systemd":
+        from .adapters.systemd_unit import SystemdActuator
+
+        return SystemdActuator(settings, cluster, hooks, known)
     from .adapters.docker_engine import DockerActuator
 
     return DockerActuator(settings, cluster, hooks, known)

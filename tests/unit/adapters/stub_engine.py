@@ -96,6 +96,8 @@ cat "$file" 2>/dev/null || {{ echo "connection refused"; exit 1; }}
         def answer(request: Request) -> Reply:
             if time.monotonic() < ready:
                 return status(503, "starting")
+            if request.path == "/db/info":
+                return Reply(200, self.members_said or {"members": self.members})
             return status(401, "Unauthorized") if self.level == FULL else status(503, "apiserver disabled")
 
         self._server = StubApi(self.pem, answer, port)

@@ -49,13 +49,13 @@ class LocalK3s:
     # --- ports.LocalEtcd ---
 
     def healthy(self) -> bool:
-        status, said = self._get(self._metrics_port, "/health", False, self._timeout + HEALTH_SECONDS)
+        status, said = get(self._metrics_port, "/health", False, self._timeout + HEALTH_SECONDS)
         return status == 200 and probe.healthy(said)
 
     def members(self) -> tuple[Member, ...]:
         why = ""
         for port in self._ports:
-            status, said = self._get(port, "/db/info", True, self._timeout + HEALTH_SECONDS)
+            status, said = get(port, "/db/info", True, self._timeout + HEALTH_SECONDS)
             if not status:  # at etcd-only nothing listens on its own port
                 why = why or f"nothing answers on port {port} ({said})"
                 continue
@@ -84,14 +84,14 @@ class LocalK3s:
 
     def runs(self) -> bool:
         """Whether anything of k3s listens: it may be booting still."""
-        return bool(
-            self._get(self._metrics_port, "/health", False, self._timeout + HEALTH_SECONDS)[0]
-        ) or any(probe.look(LOOPBACK, port, LOOK_SECONDS).status for port in self._ports)
+        return bool(get(self._metrics_port, "/health", False, self._timeout + HEALTH_SECONDS)[0]) or any(
+            probe.look(LOOPBACK, port, LOOK_SECONDS).status for port in self._ports
+        )
 
     def started(self) -> str:
         """When the process that serves etcd was started, as its metrics tell it: another text, another start. ""
         where that cannot be read."""
-        found = STARTED.search(self._get(self._metrics_port, "/metrics", False, self._timeout)[1])
+        found = STARTED.search(get(self._metrics_port, "/metrics", False, self._timeout)[1])
         return found.group(1) if found else ""
 
     def trapped(self) -> bool:
@@ -115,33 +115,37 @@ class LocalK3s:
 
     def _addresses(self) -> tuple[str, ...]:
         """Those etcd listens on for its peers."""
-        tables = []
-        for name in ("tcp", "tcp6"):
-            with contextlib.suppress(OSError), open(f"/proc/net/{name}", encoding="ascii") as file:
-                tables.append(file.read())
-        return probe.node_addresses(probe.listeners("".join(tables)))
+        return probe.node_addresses(probe.listeners(socket_tables()))
 
-    def _get(self, port: int, path: str, tls: bool, seconds: float) -> tuple[int, str]:
-        """(status, body) of a GET on loopback; (0, why) where there was no answer."""
 
-        def call() -> tuple[int, str]:
-            connection: http.client.HTTPConnection
-            if (
-                tls
-            ):  # whose certificate it is does not matter: nothing is sent, and only our own host is asked
-                context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-                connection = http.client.HTTPSConnection(LOOPBACK, port, timeout=seconds, context=context)
-            else:
-                connection = http.client.HTTPConnection(LOOPBACK, port, timeout=seconds)
-            try:
-                connection.request("GET", path, headers={"Connection": "close"})
-                answer = connection.getresponse()
-                return answer.status, answer.read(ANSWER_BYTES).decode("utf-8", "replace")
-            finally:
-                connection.close()
+def socket_tables() -> str:
+    """The text of /proc/net/tcp and tcp6."""
+    tables = []
+    for name in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError), open(f"/proc/net/{name}", encoding="ascii") as file:
+            tables.append(file.read())
+    return "".join(tables)
 
+
+def get(port: int, path: str, tls: bool, seconds: float) -> tuple[int, str]:
+    """(status, body) of a GET on loopback; (0, why) where there was no answer."""
+
+    def call() -> tuple[int, str]:
+        connection: http.client.HTTPConnection
+        if tls:  # whose certificate it is does not matter: nothing is sent, and only our own host is asked
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            connection = http.client.HTTPSConnection(LOOPBACK, port, timeout=seconds, context=context)
+        else:
+            connection = http.client.HTTPConnection(LOOPBACK, port, timeout=seconds)
         try:
-            return within(seconds, call)
-        except (OSError, OutOfTime, http.client.HTTPException) as error:
-            return 0, str(error) or repr(error)
+            connection.request("GET", path, headers={"Connection": "close"})
+            answer = connection.getresponse()
+            return answer.status, answer.read(ANSWER_BYTES).decode("utf-8", "replace")
+        finally:
+            connection.close()
+
+    try:
+        return within(seconds, call)
+    except (OSError, OutOfTime, http.client.HTTPException) as error:
+        return 0, str(error) or repr(error)

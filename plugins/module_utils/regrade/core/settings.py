@@ -58,6 +58,8 @@ class Settings(NamedTuple):
     actuator_command: str
     container: str
     docker_host: str
+    unit: str
+    data_dir: str
     pressure_file: str
     meminfo_file: str
     state_dir: str
@@ -146,10 +148,23 @@ def _one_of(*words: str) -> Callable[[str, str], str]:
     return parse
 
 
-def _executable(key: str, value: str) -> str:
-    if value and not value.startswith("/"):
-        raise SettingsWrong(f"{key}={value} is not an absolute path of an executable")
-    return value
+def _absolute(what: str) -> Callable[[str, str], str]:
+    def parse(key: str, value: str) -> str:
+        if value and not value.startswith("/"):
+            raise SettingsWrong(f"{key}={value} is not an absolute path of {what}")
+        return value.rstrip("/")
+
+    return parse
+
+
+def _unit(key: str, value: str) -> str:
+    """With its ending, which may be left out as for systemctl."""
+    name = value if value.endswith(".service") else f"{value}.service"
+    if name == ".service" or not all(
+        letter.isascii() and (letter.isalnum() or letter in ":-_.@") for letter in name
+    ):
+        raise SettingsWrong(f"{key}={value} is not the name of a service unit, such as k3s or k3s.service")
+    return name
 
 
 def _port(key: str, value: str) -> int:
@@ -201,10 +216,12 @@ KEYS: dict[str, Tuple[Optional[str], Callable[[str, str], object]]] = {
     "KUBECONFIG": ("/etc/regrade/kube/config", _text),
     "LEASE_NAME": ("k3s-regrade", _text),
     "STEP_UP": ("manual", _one_of("manual", "automatic")),
-    "RUNTIME": ("docker", _one_of("docker", "command")),
-    "ACTUATOR_COMMAND": ("", _executable),
+    "RUNTIME": ("docker", _one_of("docker", "systemd", "command")),
+    "ACTUATOR_COMMAND": ("", _absolute("an executable")),
     "CONTAINER": ("k3s", _text),
     "DOCKER_HOST": ("unix:///var/run/docker.sock", _text),
+    "UNIT": ("k3s", _unit),
+    "DATA_DIR": ("", _absolute("k3s's data folder")),  # where k3s's own settings say, if empty
     "PRESSURE_FILE": ("/proc/pressure/memory", _text),
     "MEMINFO_FILE": ("/proc/meminfo", _text),
     "STATE_DIR": ("/var/lib/regrade", _text),

@@ -15,10 +15,11 @@ import yaml
 from . import cgroups, components, https, log
 from .kubeapi import KubeAPI
 from .layout import CNI_PROGRAMS, CONTAINERD_SOCKET, KUBELET_DIR, PROGRAMS, RUN, RUNC_WRAPPER, Layout, write
-from .processes import Processes
+from .processes import ENVIRONMENT, Process, Processes
 from .settings import Settings
 
 BUNDLED_IMAGES = Path("/bed/images")
+SHIM = Path("/usr/bin/containerd-shim-runc-v2")
 SANDBOX_IMAGE = "local/pause:1"
 CAP_SYS_RESOURCE = 24
 INOTIFY_INSTANCES = Path("/proc/sys/fs/inotify/max_user_instances")
@@ -57,12 +58,24 @@ state = "{RUN}/containerd"
 """
 
 
-def start_containerd(layout: Layout, processes: Processes, **options: Any) -> None:
+def unpack_shim(layout: Layout) -> None:
+    """containerd's shim where k3s has it, below its data; the others act as well from where Debian has them."""
+    target = layout.programs / SHIM.name
+    if not target.exists():
+        write(target, SHIM.read_bytes(), 0o755)
+
+
+def start_containerd(layout: Layout, processes: Processes, **options: Any) -> Process:
+    """containerd finds its shim by PATH."""
     wrapped = lacks_sys_resource(Path("/proc/self/status").read_text())
     config = layout.agent_etc / "containerd" / "config.toml"
     write(config, containerd_config(layout, wrapped))
     allow_inotify()
-    processes.start("containerd", ["containerd", "-c", config, "-l", "warn"], **options)
+    unpack_shim(layout)
+    path = {"PATH": f"{layout.programs}:{ENVIRONMENT['PATH']}"}
+    return processes.start(
+        "containerd", ["containerd", "-c", config, "-l", "warn"], environment=path, **options
+    )
 
 
 def import_images(layout: Layout, processes: Processes) -> None:
@@ -157,7 +170,7 @@ def allow_inotify(path: Path = INOTIFY_INSTANCES, wanted: int = 8192) -> None:
         log.warning(f"{path} stays as it is: {error}")
 
 
-def start_kubelet(settings: Settings, layout: Layout, processes: Processes, **options: Any) -> None:
+def start_kubelet(settings: Settings, layout: Layout, processes: Processes, **options: Any) -> Process:
     """Start the kubelet; the node's password must have been admitted before."""
     config = layout.agent_etc / "kubelet.yaml"
     root = cgroups.prepare(settings.node_name)
@@ -172,4 +185,4 @@ def start_kubelet(settings: Settings, layout: Layout, processes: Processes, **op
         f"--cert-dir={layout.agent / 'kubelet' / 'pki'}",
         *(f"--{argument.lstrip('-')}" for argument in settings.extra.get("kubelet-arg", ())),
     ]
-    processes.start("kubelet", command, **options)
+    return processes.start("kubelet", command, **options)

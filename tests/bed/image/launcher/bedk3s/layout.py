@@ -55,6 +55,11 @@ class Layout:
         return self.agent_etc / "k3s-agent-load-balancer.json"
 
     @property
+    def programs(self) -> Path:
+        """Where k3s unpacks its own programs: what runs from there is of this k3s and of nobody else."""
+        return self.data / "data" / "stand-in" / "bin"
+
+    @property
     def images(self) -> Path:
         return self.agent / "images"
 

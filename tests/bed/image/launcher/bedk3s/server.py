@@ -7,6 +7,7 @@ threads, and what ends the process.
 
 from __future__ import annotations
 
+import os
 import queue
 import random
 import signal
@@ -147,7 +148,7 @@ class Server:
         self._thread("supervisor", supervisor.serve(self.supervisor, SUPERVISOR_SOCKET))
         self._front = self._start("front", components.front(settings, layout))
         if settings.agent:
-            agent.start_containerd(layout, self.processes, ended=self._child_ended)
+            self._running.append(agent.start_containerd(layout, self.processes, ended=self._child_ended))
             self._thread("images", lambda: agent.import_images(layout, self.processes))
         self._thread("cloud controller", self._serve_cloud_controller)
         if settings.needs_balancer:
@@ -178,6 +179,7 @@ class Server:
             self._thread("agent", self._run_agent)
         self._take_up_duties()
         log.info("k3s is up and running")
+        notify_systemd()
 
     def _say(self, state: str) -> None:
         """Tell the front what it is to answer."""
@@ -324,7 +326,9 @@ class Server:
             except https.Failure as failure:
                 log.info(f"Waiting to retrieve agent configuration; server is not ready: {failure}")
                 time.sleep(1)
-        agent.start_kubelet(settings, self.layout, self.processes, ended=self._child_ended)
+        self._running.append(
+            agent.start_kubelet(settings, self.layout, self.processes, ended=self._child_ended)
+        )
         self._thread("pod network", lambda: agent.configure_network(self.api, settings, self.layout))
         wanted = node.metadata(settings, self.member.name(), self.hostname)
         while True:
@@ -335,6 +339,14 @@ class Server:
                 if failure.status != 404:  # not registered yet
                     log.info(f"Unable to set the labels and annotations of this node: {failure}")
                 time.sleep(0.3)
+
+
+def notify_systemd() -> None:
+    """READY=1 to the service manager, where one started us (k3s source, pkg/cli/server/server.go)."""
+    where = os.environ.get("NOTIFY_SOCKET", "")
+    if where:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as messenger:
+            messenger.sendto(b"READY=1", where.replace("@", "\0", 1) if where.startswith("@") else where)
 
 
 def version() -> str:
