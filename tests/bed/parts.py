@@ -23,6 +23,9 @@ import cache
 EVERY_SECONDS = 15.0
 """A part that is silent for this long is spoken for."""
 
+_commands: set[subprocess.Popen[str]] = set()
+"""Those that run now, of every thread."""
+
 _say_lock = threading.Lock()
 _times_lock = threading.Lock()
 
@@ -35,6 +38,12 @@ def say(line: str) -> None:
     """One whole line to standard output, also when several parts run side by side."""
     with _say_lock:
         print(line, flush=True)
+
+
+def end_commands() -> None:
+    """Ends what other threads run, so that they fail and end."""
+    for child in list(_commands):
+        child.terminate()
 
 
 def span(seconds: float) -> str:
@@ -120,14 +129,15 @@ class Part:
         timeout: float = 3600,
         echo: bool = False,
         describe: Callable[[str], str] = lambda line: line,
+        shown: int = 25,
     ) -> None:
         """Run a command; its output goes to a log in the cache, its last line into the signs of life.
 
         ``echo`` prints the output as well, for commands whose output is what the user asked for.
         ``describe`` turns an output line into what is said ("" keeps what was said before).
-        Raises Failed, with the end of the log printed before.
+        Raises Failed, with so many last lines of the log printed before as are to be ``shown``.
         """
-        tail: collections.deque[str] = collections.deque(maxlen=25)
+        tail: collections.deque[str] = collections.deque(maxlen=shown)
         with self._log.open("a", encoding="utf-8") as out:
             out.write(f"\n$ {' '.join(command)}\n")
             out.flush()
@@ -144,6 +154,7 @@ class Part:
                 )
             except OSError as error:
                 raise Failed(f"{self.name}: {command[0]} could not be started: {error.strerror}") from error
+            _commands.add(child)
             killer = threading.Timer(timeout, child.kill)
             killer.start()
             try:
@@ -162,6 +173,7 @@ class Part:
                 child.wait()
                 raise
             finally:
+                _commands.discard(child)
                 timed_out = not killer.is_alive()
                 killer.cancel()
         if code:

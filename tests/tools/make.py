@@ -24,6 +24,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Optional
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(1, str(ROOT / "tests" / "bed"))
@@ -31,9 +32,10 @@ sys.path.insert(1, str(ROOT / "tests" / "bed"))
 import checks  # noqa: E402
 import dotvenv  # noqa: E402
 import engine  # noqa: E402
+import lanes  # noqa: E402
 from bed import Bed  # noqa: E402
-from layout import BadSetting  # noqa: E402
-from parts import Failed, Part, say  # noqa: E402
+from layout import BadSetting, Settings  # noqa: E402
+from parts import Failed, Part, last_time, say  # noqa: E402
 from report import Outcome, Report  # noqa: E402
 
 SCENARIOS = ROOT / "extensions" / "molecule"
@@ -86,23 +88,18 @@ def bed_down(report: Report) -> None:
     why_not = engine.answers()
     if why_not is not None:
         say(f"no Docker engine answers ({why_not}): nothing of a bed can be there")
-    report.add(timed("bed down", Bed().down if why_not is None else lambda: None))
+    for settings in lanes.beds(Bed().settings):
+        report.add(timed(f"bed down ({settings.name})", Bed(settings).down if why_not is None else lambda: None))
 
 
 def molecule(report: Report) -> None:
     chosen = os.environ.get("SCENARIO")
-    known = sorted(file.parent.name for file in SCENARIOS.glob("*/molecule.yml"))
-    if chosen and chosen not in known:
-        raise Failed(f"SCENARIO is {chosen!r}: the scenarios are {', '.join(known)}")
+    if chosen and chosen not in scenario_names():
+        raise Failed(f"SCENARIO is {chosen!r}: the scenarios are {', '.join(scenario_names())}")
     # Run plain, `default` goes through `cycle`; run by name, each has the servers brought up by `default`.
-    names = [chosen] if chosen else [name for name in known if name != "default"]
+    names = [chosen] if chosen else [name for name in scenario_names() if name != "default"]
     prepare()
-    try:
-        for name in names:
-            # The servers stay between scenarios: one that failed is no reason not to try the next.
-            report.add(scenario(name, "--scenario-name", name, "--destroy=never"))
-    finally:
-        end(report)
+    run_scenarios(report, names)
 
 
 def test(report: Report) -> None:
@@ -117,9 +114,10 @@ def test(report: Report) -> None:
         report.add(checks.pytest("adapters on real servers", Path("tests", "integration"), timeout=1800))
         # The scenarios begin on servers that nothing was tried on.
         report.add(timed("bed down", Bed().down))
-        report.add(scenario("default", *(["--destroy=never"] if keep() else [])))
     finally:
         end(report)
+    # `cycle` as people run it first, by plain `molecule test`.
+    run_scenarios(report, [name for name in scenario_names() if name != "cycle"])
     if not keep():
         report.add(timed("nothing is left", lambda: nothing_left(before)))
 
@@ -214,37 +212,72 @@ def figured(report: Report, name: str, *words: str) -> Outcome:
     return Outcome(name, int(ok), int(not ok), time.monotonic() - began, [] if ok else [why])
 
 
-def scenario(name: str, *arguments: str) -> Outcome:
-    """``molecule test`` as people run it; its log is shown as it comes."""
+def scenario_names() -> list[str]:
+    return sorted(file.parent.name for file in SCENARIOS.glob("*/molecule.yml"))
+
+
+def run_scenarios(report: Report, names: Sequence[str]) -> None:
+    """All of them, on two beds at once where there is more than one; the beds go at the end."""
+    beds = lanes.beds(Bed().settings, min(lanes.COUNT, len(names)))
+    alone = len(beds) == 1
+
+    def renew(settings: Settings) -> Optional[Outcome]:
+        if keep() and alone:
+            return None  # for whoever looks at what failed
+        outcome = timed(f"bed down ({settings.name})", Bed(settings).down)
+        return outcome if outcome.failed else None
+
+    try:
+        lanes.run(
+            lanes.longest_first(names, lambda name: last_time(f"molecule {name}")),
+            beds,
+            lambda name, settings: scenario(name, settings, alone),
+            report.add,
+            renew,
+        )
+    finally:
+        for settings in beds:
+            end(report, Bed(settings))
+
+
+def scenario(name: str, settings: Settings, echo: bool) -> Outcome:
+    """``molecule test`` as people run it, on that bed; its log is shown as it comes, or its end where it failed."""
 
     def run() -> None:
         with Part(f"molecule {name}") as part:
             program = str(dotvenv.program("molecule"))
-            env = dotvenv.environment(PY_COLORS="0", ANSIBLE_NOCOLOR="1", PYTHONUNBUFFERED="1")
-            # Servers that went away with a crash left molecule's own notes of them.
-            part.run(
-                [program, "reset", *(a for a in arguments if not a.startswith("--destroy"))],
-                cwd=ROOT,
-                env=env,
+            env = dotvenv.environment(
+                PY_COLORS="0",
+                ANSIBLE_NOCOLOR="1",
+                PYTHONUNBUFFERED="1",
+                REGRADE_BED_NAME=settings.name,
+                REGRADE_BED_SUBNET=settings.subnet,
+                # Its own notes of what it made, apart from those of a run beside it.
+                MOLECULE_EPHEMERAL_DIRECTORY=str(ROOT / "build" / "molecule" / settings.name),
             )
+            chosen = [] if name == "default" else ["--scenario-name", name]
+            # Servers that went away with a crash left molecule's own notes of them.
+            part.run([program, "reset", *chosen], cwd=ROOT, env=env)
             part.run(
-                [program, "test", *arguments],
+                [program, "test", *chosen, "--destroy=never"],
                 cwd=ROOT,
                 env=env,
                 timeout=SCENARIO_SECONDS,
-                echo=True,
+                echo=echo,
                 describe=checks.molecule_progress(),
+                shown=400,
             )
 
     return timed(f"molecule {name}", run)
 
 
-def end(report: Report) -> None:
+def end(report: Report, bed: Optional[Bed] = None) -> None:
     """Whatever became of the target, its bed goes, unless it is to be kept."""
+    bed = bed or Bed()
     if keep():
-        say("KEEP is set: the bed stays; `make bed-down` removes it")
+        say(f"KEEP is set: {bed.settings.name} stays; `make bed-down` removes it")
         return
-    outcome = timed("bed down", Bed().down)
+    outcome = timed("bed down", bed.down)
     if outcome.failed:
         report.add(outcome)
 

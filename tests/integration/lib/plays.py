@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,11 +35,11 @@ class Run(NamedTuple):
     seconds: float
 
 
-def command(name: str, *arguments: str, timeout: float = 600) -> Run:
-    """One of Ansible's programs, with the bed's inventory."""
+def command(name: str, *arguments: str, timeout: float = 600, tree: Path = TREE) -> Run:
+    """One of Ansible's programs, with the bed's inventory and the collection installed in `tree`."""
     environment = {
         **os.environ,
-        "ANSIBLE_COLLECTIONS_PATH": str(TREE),
+        "ANSIBLE_COLLECTIONS_PATH": str(tree),
         "ANSIBLE_NOCOLOR": "1",
         "ANSIBLE_FORCE_COLOR": "0",
         "ANSIBLE_PIPELINING": "1",
@@ -66,11 +68,17 @@ def command(name: str, *arguments: str, timeout: float = 600) -> Run:
 
 
 def playbook(
-    name: str, *arguments: str, variables: Optional[Mapping[str, object]] = None, timeout: float = 600
+    name: str,
+    *arguments: str,
+    variables: Optional[Mapping[str, object]] = None,
+    timeout: float = 600,
+    tree: Path = TREE,
 ) -> Run:
     """One of the collection's own plays, by its short name."""
     extra = [f"--extra-vars={json.dumps(dict(variables))}"] if variables else []
-    return command("ansible-playbook", f"exadev.k3s_regrade.{name}", *extra, *arguments, timeout=timeout)
+    return command(
+        "ansible-playbook", f"exadev.k3s_regrade.{name}", *extra, *arguments, timeout=timeout, tree=tree
+    )
 
 
 def ad_hoc(hosts: str, module: str, arguments: str = "", *more: str, timeout: float = 600) -> Run:
@@ -89,30 +97,32 @@ def answers(run: Run) -> dict[str, tuple[str, dict[str, object]]]:
     return found
 
 
-def install() -> None:
-    """Build the collection's archive and install it where the plays look, as a person would from Galaxy."""
+def install(source: Path = ROOT, built: Path = ROOT / "build" / "archive", tree: Path = TREE) -> None:
+    """Build the collection's archive and install it where the plays look, as a person would from Galaxy. One that is
+    there already stays: a scenario on another bed may be running from it."""
     galaxy = str(Path(sys.executable).parent / "ansible-galaxy")
-    built = ROOT / "build" / "archive"
-    for command in (
-        [galaxy, "collection", "build", "--force", f"--output-path={built}", str(ROOT)],
-        [
-            galaxy,
-            "collection",
-            "install",
-            "--force",
-            "--no-deps",
-            "--offline",
-            f"--collections-path={TREE}",
-            "ARCHIVE",
-        ],
-    ):
-        if command[-1] == "ARCHIVE":
-            command[-1] = str(max(built.glob("*.tar.gz"), key=lambda path: path.stat().st_mtime))
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=180)
-        if done.returncode:
-            raise RuntimeError(
-                f"{' '.join(command[:3])} failed: {(done.stderr or done.stdout).strip().splitlines()[-1]}"
-            )
+    tree.mkdir(parents=True, exist_ok=True)
+    with (tree / ".lock").open("w", encoding="ascii") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        _galaxy(galaxy, "build", "--force", f"--output-path={built}", str(source))
+        archive = max(built.glob("*.tar.gz"), key=lambda path: path.stat().st_mtime)
+        there = tree / "ansible_collections" / "exadev" / "k3s_regrade" / "FILES.json"
+        with tarfile.open(archive) as tar:
+            listed = tar.extractfile("FILES.json")
+            if listed is not None and there.is_file() and there.read_bytes() == listed.read():
+                return
+        _galaxy(
+            galaxy, "install", "--force", "--no-deps", "--offline", f"--collections-path={tree}", str(archive)
+        )
+
+
+def _galaxy(galaxy: str, *words: str) -> None:
+    command = [galaxy, "collection", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=180)
+    if done.returncode:
+        raise RuntimeError(
+            f"{' '.join(command[:3])} failed: {(done.stderr or done.stdout).strip().splitlines()[-1]}"
+        )
 
 
 if __name__ == "__main__":

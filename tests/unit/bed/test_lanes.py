@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Scenarios on two beds at once: the beds do not meet, all are tried, and a bed that a failure left is made anew."""
+
+from __future__ import annotations
+
+import ipaddress
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Optional
+
+import pytest
+
+import lanes
+import parts
+from layout import Settings
+from report import Outcome
+
+FIRST = Settings("regrade-bed", "172.31.66.0/24")
+
+
+def test_the_beds_of_the_lanes_have_names_and_subnets_of_their_own() -> None:
+    found = lanes.beds(FIRST, 3)
+    assert found[0] == FIRST
+    assert len({settings.name for settings in found}) == 3
+    networks = [ipaddress.IPv4Network(settings.subnet) for settings in found]
+    assert not any(one.overlaps(other) for one in networks for other in networks if one is not other)
+    assert (
+        Settings.read({"REGRADE_BED_NAME": found[1].name, "REGRADE_BED_SUBNET": found[1].subnet}) == found[1]
+    )
+
+
+def test_the_longest_comes_first_and_what_never_ran_before_it() -> None:
+    known: dict[str, Optional[float]] = {"short": 10.0, "long": 900.0, "new": None}
+    assert lanes.longest_first(["short", "new", "long"], known.get) == ["new", "long", "short"]
+
+
+def test_each_runs_once_side_by_side_and_a_failed_one_gets_its_bed_renewed() -> None:
+    both = threading.Barrier(2, timeout=20)  # passed only where two run at the same time
+    ran: list[tuple[str, str]] = []
+    outcomes: list[Outcome] = []
+    renewed: list[str] = []
+
+    def scenario(name: str, settings: Settings) -> Outcome:
+        ran.append((name, settings.name))
+        if name in ("a", "b"):
+            both.wait()
+        failed = int(name == "b")
+        return Outcome(name, 1 - failed, failed, 0.0)
+
+    def renew(settings: Settings) -> Optional[Outcome]:
+        renewed.append(settings.name)
+        return Outcome(f"bed down ({settings.name})", 0, 1, 0.0)
+
+    lanes.run(["a", "b", "c", "d"], lanes.beds(FIRST), scenario, outcomes.append, renew)
+    assert sorted(name for name, _ in ran) == ["a", "b", "c", "d"]
+    (failed_on,) = [bed for name, bed in ran if name == "b"]
+    assert renewed == [failed_on]
+    assert sorted(outcome.name for outcome in outcomes) == sorted(
+        ["a", "b", "c", "d", f"bed down ({failed_on})"]
+    )
+
+
+def test_an_interruption_ends_what_runs_and_begins_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    begun: list[str] = []
+
+    def scenario(name: str, settings: Settings) -> Outcome:
+        begun.append(name)
+        if name == "breaks":
+            while "waits" not in begun or not parts._commands:
+                time.sleep(0.01)
+            raise KeyboardInterrupt
+        try:
+            with parts.Part(name) as part:
+                part.run([sys.executable, "-c", "import time; time.sleep(60)"])
+        except parts.Failed as error:
+            return Outcome(name, 0, 1, 0.0, [str(error)])
+        return Outcome(name, 1, 0, 0.0)
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        lanes.run(["breaks", "waits", "never"], lanes.beds(FIRST), scenario, lambda _: None, lambda _: None)
+    assert time.monotonic() - began < 30
+    assert sorted(begun) == ["breaks", "waits"]
+    assert not parts._commands
