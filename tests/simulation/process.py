@@ -245,6 +245,12 @@ class Process:
         self.host.start()
         return True
 
+    def _started(self, _request: ask.Started) -> Answers:
+        yield from self.engine()
+        if not self.host.at():
+            raise LevelUnknown("k3s does not answer")
+        return f"start {self.host.starts}"
+
     def _members(self, _request: ask.ReadMembers) -> Answers:
         yield from self.engine()
         if not (self.host.k3s == RUNNING and self.cluster.now >= self.host.etcd_at):
@@ -478,6 +484,7 @@ ANSWERS: Dict[Type[Any], Callable[[Process, Any], Answers]] = {
     ask.RecordedLevel: Process._recorded,
     ask.Trapped: Process._trapped,
     ask.StartStopped: Process._start_stopped,
+    ask.Started: Process._started,
     ask.ReadMembers: Process._members,
     ask.BeginMeter: Process._nothing,
     ask.EndMeter: Process._nothing,

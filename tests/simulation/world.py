@@ -218,6 +218,7 @@ class Host:
         self.locked = ""
         self.hooks: Optional[Hooks] = None
         self.restarts: List[str] = []  # the level of each restart
+        self.starts = 1  # by none of ours
         self.lease_at_restart: List[str] = []
         self.fail: List[Callable[[str], None]] = []  # called with the level before each apply
         self.logged: List[str] = []
@@ -284,6 +285,9 @@ class Host:
             self.stopped, self.running = False, self.record
             return True
         return False
+
+    def started(self) -> str:
+        return f"start {self.starts + len(self.restarts)}"
 
     def preflight(self) -> None:
         return

@@ -89,6 +89,10 @@ class VoteKeeper(Protocol):
         """Start our own k3s where it is stopped; it only adds a voter, so it asks no hook. False if it
         ran."""
 
+    def started(self) -> str:
+        """Which start of k3s runs now: another text for each start, "" where that is not told. Raises
+        RegradeError."""
+
     def preflight(self) -> None:
         """Try, without effect, all that a step will ask of the platform. Raises RegradeError."""
 

@@ -265,6 +265,10 @@ class CommandActuator:
             )
         return True
 
+    def started(self) -> str:
+        """An executable has no verb for it."""
+        return ""
+
     def preflight(self) -> None:
         """Raises StepRefused where the executable does not answer as the contract says."""
         self.levels()

@@ -189,6 +189,11 @@ class K3sActuator(abc.ABC):
         self._start(self._settings.call_timeout_seconds + RESTART_GRACE_SECONDS)
         return True
 
+    def started(self) -> str:
+        state = self._state()
+        _must_run(state)
+        return f"{state.id} {state.started}"
+
     def preflight(self) -> None:
         """Everything a step will ask of the platform, tried without effect. Raises StepRefused or PlatformError,
         so that a restart that is denied is known before anything is drained."""

@@ -158,6 +158,7 @@ class Driver:
             ask.RecordedLevel: lambda r: w.vote.recorded_level() if w.vote else "",
             ask.Trapped: lambda r: w.vote.trapped() if w.vote else False,
             ask.StartStopped: lambda r: w.vote.start_stopped() if w.vote else False,
+            ask.Started: lambda r: w.vote.started() if w.vote else "",
             ask.ReadMembers: lambda r: w.etcd.members(),
             ask.Recover: self._recover,
             ask.StartCommand: lambda r: self._maintenance().start(r.words),

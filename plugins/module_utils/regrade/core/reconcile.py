@@ -41,10 +41,12 @@ from .requests import (
     ReadLease,
     ReadMembers,
     ReadNode,
+    ReadNote,
     ReadState,
     RecordedLevel,
     RemoveState,
     Sleep,
+    Started,
     StartStopped,
     Steps,
     T,
@@ -85,6 +87,7 @@ from .step import (
 )
 from .step import UNCURED as LAST_CURE
 
+STARTED = "started"  # state, below full: the start of k3s that was seen last, and after which step, in which boot
 UNCURED_SECONDS = 1800.0  # between cures, where the last did not help: k3s ends by itself after 900
 BOOT_POLLS = 30  # looks at a booting k3s, POLL_SECONDS apart, before settle gives up for now
 
@@ -335,10 +338,39 @@ def _settle(plan: Plan, look_for_trap: bool) -> Steps[Settled]:
         yield from _free_left_over(plan)
     if not late:
         yield from _forget_late()
+    if row.action in (NOTHING, LEFT, UNCURED) and level != FULL:
+        yield from _tell_of_start(node, level, found.still)
     if row.action != NOTHING:
         yield Log(f"settled: {text}")
     back = "" if row.action == LEFT else (yield from _back(level))
     return Settled(row.action, level, text, back)
+
+
+def _tell_of_start(node: Node, level: str, still: str) -> Steps[None]:
+    """Says so where k3s was started anew below full by no step (k3s#7085). It has its level and its vote again, and
+    that is no step: nothing is noted as one. Under a switch only the log tells."""
+    try:
+        seen = {
+            "started": (yield Started()),
+            "after": (yield ReadNote()).get("id", ""),
+            "boot_id": (yield Now()).boot_id,
+        }
+        known: Dict[str, object] = (yield ReadState(STARTED)) or {}
+        if not seen["started"] or seen == known:
+            return
+        yield WriteState(STARTED, seen)
+        if {**seen, "started": ""} != {**known, "started": ""}:  # a step or a boot of the host began it
+            return
+        text = (
+            f"k3s was started anew at {level}, by no step of ours: it ended by itself (at etcd-only it does where it "
+            "reaches no API server for 15 minutes), was killed, or a person restarted it; it is back at its level. "
+            "Look at its log, and at the servers that KUBE_SERVER names"
+        )
+        yield Log(text)
+        if still == "no":
+            yield from tell(node, "Warning", "RegradeStartedAnew", text)
+    except RegradeError as error:
+        yield Log(f"whether k3s was started anew cannot be told: {error}")
 
 
 def _back(level: str) -> Steps[str]:

@@ -109,6 +109,10 @@ class StartStopped(NamedTuple):  # -> bool: whether our k3s had to be started
     pass
 
 
+class Started(NamedTuple):  # -> str: which start of k3s runs, another text for each; "" where not told; RegradeError
+    pass
+
+
 class ReadMembers(NamedTuple):  # -> Tuple[Member, ...]; LevelUnknown
     pass
 
@@ -214,6 +218,7 @@ Request = Union[
     RecordedLevel,
     Trapped,
     StartStopped,
+    Started,
     ReadMembers,
     Recover,
     StartCommand,
