@@ -25,7 +25,7 @@ from report import Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build"
-TREE = BUILD / "tree"
+TREE = archive.TREE
 TYPES = BUILD / "types"
 NAME = ("ansible_collections", "exadev", "k3s_regrade")
 PACKAGE = ".".join((*NAME, "plugins"))

@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
 import subprocess
 import sys
-import tarfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -98,32 +96,9 @@ def answers(run: Run) -> dict[str, tuple[str, dict[str, object]]]:
 
 
 def install(source: Path = ROOT, built: Path = ROOT / "build" / "archive", tree: Path = TREE) -> None:
-    """Build the collection's archive and install it where the plays look, as a person would from Galaxy. One that is
-    there already stays: a scenario on another bed may be running from it."""
-    galaxy = str(Path(sys.executable).parent / "ansible-galaxy")
-    tree.mkdir(parents=True, exist_ok=True)
-    with (tree / ".lock").open("w", encoding="ascii") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        _galaxy(galaxy, "build", "--force", f"--output-path={built}", str(source))
-        archive = max(built.glob("*.tar.gz"), key=lambda path: path.stat().st_mtime)
-        there = tree / "ansible_collections" / "exadev" / "k3s_regrade" / "FILES.json"
-        with tarfile.open(archive) as tar:
-            listed = tar.extractfile("FILES.json")
-            if listed is not None and there.is_file() and there.read_bytes() == listed.read():
-                return
-        _galaxy(
-            galaxy, "install", "--force", "--no-deps", "--offline", f"--collections-path={tree}", str(archive)
-        )
-
-
-def _galaxy(galaxy: str, *words: str) -> None:
-    command = [galaxy, "collection", *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=180)
+    """Build that checkout's archive and install it where plays look, as a person would from Galaxy."""
+    tool = ROOT / "tests" / "tools" / "archive.py"
+    words = [sys.executable, str(tool), str(source), str(built), str(tree)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)
     if done.returncode:
-        raise RuntimeError(
-            f"{' '.join(command[:3])} failed: {(done.stderr or done.stdout).strip().splitlines()[-1]}"
-        )
-
-
-if __name__ == "__main__":
-    install()
+        raise RuntimeError((done.stderr or done.stdout).strip().splitlines()[-1])
