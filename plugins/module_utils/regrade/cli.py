@@ -226,7 +226,8 @@ def _parse(words: list[str]) -> argparse.Namespace:
         type=float,
         default=0.0,
         metavar="SECONDS",
-        help="wait this long for a Lease that another server holds (default: refuse at once)",
+        help="wait this long while other servers are at work: they hold the Lease, step, or come back to full "
+        "(default: refuse at once); for each step anew",
     )
     parser = Parser(
         prog="regrade",
@@ -259,14 +260,20 @@ def _parse(words: list[str]) -> argparse.Namespace:
     step.add_argument("--after", metavar="ID", help=argparse.SUPPRESS)  # the last step the watcher knows of
     step.add_argument("--check", action="store_true", help="say what would be done, write nothing")
     step.add_argument(
-        "--no-hold",
-        action="store_true",
-        help="leave the hold as it is (a step below full sets it, a step to full ends it)",
+        "--hold",
+        choices=("yes", "no", "keep"),
+        help="whether the watcher leaves this server there, or keep what is (default: below full yes, at full no)",
     )
     verbs.add_parser(
         "settle", parents=[common, waiting], help="end a step that is open, make marks and level agree"
     )
-    verbs.add_parser("release", parents=[common], help="end a hold: automatic steps may come again")
+    for verb, what in (
+        ("hold", "leave this server at its level: no automatic step until `release`"),
+        ("release", "end a hold: automatic steps may come again"),
+    ):
+        verbs.add_parser(verb, parents=[common], help=what).add_argument(
+            "--check", action="store_true", help="say what would be done, write nothing"
+        )
     _parse_people(Parser, verbs, common, waiting, step)
     verbs.add_parser("alert", parents=[common])  # the watcher's own, so it is not listed
     blocked = verbs.add_parser("blocked", parents=[common])  # and this
@@ -386,9 +393,10 @@ def _run(options: argparse.Namespace) -> int:
     elif options.verb == "settle":
         settled = operations.settle(server, options.automatic, options.wait)
         _report(options, dict(settled), settled["message"])
-    elif options.verb == "release":
-        released = operations.release(server)
-        _report(options, dict(released), released["message"])
+    elif options.verb in ("hold", "release"):
+        switch = operations.hold if options.verb == "hold" else operations.release
+        switched = switch(server, options.check)
+        _report(options, dict(switched), switched["message"])
     elif options.verb == "blocked":
         told = operations.blocked(server, options.move, options.reason, options.text)
         _report(options, dict(told), told["message"])
@@ -418,12 +426,13 @@ def _run(options: argparse.Namespace) -> int:
             server,
             where,
             options.automatic,
-            not options.no_hold,
+            options.hold != "keep",
             options.wait,
             options.check,
             options.expected,
             options.despite,
             options.after,
+            {"yes": True, "no": False}.get(options.hold),
         )
         _report(options, dict(stepped), stepped["message"])
     return DONE
@@ -467,7 +476,7 @@ def _with_person(server: Server, options: argparse.Namespace) -> Server:
     person = server.world._replace(
         say=say,
         confirm=lambda text: _confirm(options, text),
-        maintenance=Elsewhere() if getattr(options, "hold", "") else Command(),
+        maintenance=Elsewhere() if options.verb == "with-lease" and options.hold else Command(),
     )
     return server._replace(world=person)
 

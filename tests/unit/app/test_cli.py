@@ -10,7 +10,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, List, Tuple
 
 import pytest
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade import cli
@@ -81,6 +81,34 @@ def test_step_report(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> No
 def test_check_changes_nothing(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     assert report(capsys, "step", "down", "--check")["changed"] is True
     assert cluster.api.writes == []
+
+
+@pytest.mark.parametrize(("verb", "held"), [("hold", True), ("release", False)])
+def test_hold_and_release_reports(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], verb: str, held: bool
+) -> None:
+    run(capsys, "release" if held else "hold")
+    writes = list(cluster.api.writes)
+    foretold = report(capsys, verb, "--check")
+    assert cluster.api.writes == writes
+    done, again = report(capsys, verb), report(capsys, verb)
+    assert [(found["changed"], found["hold"]) for found in (foretold, done, again)] == [
+        (True, held), (True, held), (False, held),
+    ]  # fmt: skip
+    assert marks.switch(cluster.node("server1"), marks.HOLD) is held
+
+
+@pytest.mark.parametrize(
+    ("words", "held"),
+    [([], True), (["--hold=yes"], True), (["--hold", "no"], False), (["--hold=keep"], False)],
+)
+def test_a_step_says_whether_its_server_is_held(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], words: List[str], held: bool
+) -> None:
+    found = report(capsys, "step", "down", *words)
+    assert found["hold"] == {"from": False, "to": held}
+    assert marks.switch(cluster.node("server1"), marks.HOLD) is held
+    assert run(capsys, "step", "up", "--hold=perhaps")[0] == 2
 
 
 def test_status_report(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
@@ -248,7 +276,7 @@ def test_a_step_decided_at_another_level_is_3_and_tells_the_level(
 def test_still_over_at_the_lowest_level_is_one_event(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(capsys, "step", "to", "etcd-only", "--no-hold")
+    run(capsys, "step", "to", "etcd-only", "--hold=keep")
     code, out, err = run(capsys, "alert", "--automatic")
     assert (code, err, pairs.parse(out)["level"]) == (0, "", "etcd-only")
     assert "nothing is left to step down" in pairs.parse(out)["message"]
@@ -274,7 +302,7 @@ def test_what_is_blocked_is_one_event_with_its_cure(
 def test_an_alert_never_steps_where_the_level_rose_meanwhile(
     cluster: Cluster, capsys: pytest.CaptureFixture[str], level: str
 ) -> None:
-    run(capsys, "step", "to", level, "--no-hold")
+    run(capsys, "step", "to", level, "--hold=keep")
     events, writes = list(cluster.api.events), list(cluster.api.writes)
     code, out, err = run(capsys, "alert", "--automatic")
     answer = pairs.parse(out)

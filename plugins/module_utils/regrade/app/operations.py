@@ -11,9 +11,10 @@ from __future__ import annotations
 from typing import Callable, Generator, NamedTuple, Optional, Tuple, TypeVar
 
 from ..core import cures, marks, people, reconcile, requests
-from ..core.levels import DOWN, LEVELS, UP
+from ..core.errors import ClusterError, RegradeError, StepFailed
+from ..core.levels import DOWN, FULL, LEVELS, UP
 from ..core.step import Plan
-from ..core.walk import Taken, walk
+from ..core.walk import Taken, Walked, walk
 from . import heartbeat as beat
 from .driver import Driver, Hooks, World
 from .reports import (
@@ -21,6 +22,7 @@ from .reports import (
     BlockedReport,
     ClusterReport,
     DoneReport,
+    HoldMove,
     HoldReport,
     LevelReport,
     LevelsReport,
@@ -42,6 +44,7 @@ __all__ = (
     "current_level",
     "forget",
     "heartbeat",
+    "hold",
     "levels",
     "recover",
     "release",
@@ -98,17 +101,27 @@ def step_to(
     expected: str = "",
     despite: Tuple[str, ...] = (),
     after: Optional[str] = None,
+    held: Optional[bool] = None,
 ) -> StepReport:
-    """Steps DOWN, UP, or to a level (`core.walk`). Raises RegradeError."""
+    """Steps DOWN, UP, or to a level (`core.walk`). Raises RegradeError.
+
+    `hold`: a step by hand below full begins a hold, and one to full ends it. `held` says instead whether the server
+    is held once it is there, whatever the level; where it is to be, no moment is left in which it is not.
+    """
     node = server.world.settings.node_name
+    if held is not None:
+        hold = held and where not in (UP, FULL)
     plan = server.plan(automatic, hold, wait)._replace(despite=despite, after=after)
+    before = None if automatic else _is_held(server)
     done = server.run(walk(plan, where, expected, check))
+    holding = _hold_move(server, plan, before, done, held, check)
     way = " to ".join((done.start, *done.planned))
     if not done.planned:
         message = f"{node} is at {done.start} already" + (f"; {done.besides}" if done.besides else "")
         message += f", there is no level further {where}" if where in (DOWN, UP) else ""
     elif check:
         message = f"{node} would step from {way}"
+        message += f" once its turn comes ({done.besides})" if done.besides else ""
     else:
         message = f"{node} stepped from {way}"
     remaining = [pod for entry in done.taken for pod in entry.remaining]
@@ -117,14 +130,43 @@ def step_to(
     taints = tuple(taint for entry in done.taken for taint in entry.taints)
     if taints:
         message += f"; {marks.taint_words(taints)}"
+    if held is not None and holding["from"] != holding["to"]:
+        message += f"; it {'would be' if check else 'is'} {'held' if held else 'held no more'}"
     return {
-        "changed": bool(done.planned or done.besides),
+        "changed": bool(done.planned or done.besides) or holding["from"] != holding["to"],
         "from": done.start,
         "to": done.end,
         "level": done.start if check else done.end,
+        "hold": holding,
         "steps": [_taken(entry) for entry in done.taken],
         "message": message,
     }
+
+
+def _is_held(server: Server) -> Optional[bool]:
+    """None where the cluster does not tell; what the walk then says of it counts."""
+    try:
+        return marks.switch(server.world.cluster.node(server.world.settings.node_name), marks.HOLD)
+    except ClusterError:
+        return None
+
+
+def _hold_move(
+    server: Server, plan: Plan, before: Optional[bool], done: Walked, held: Optional[bool], check: bool
+) -> HoldMove:
+    """Makes the hold what was asked for, after the walk, and tells what it was and is (or would be)."""
+    if plan.automatic:
+        return {"from": None, "to": None}
+    if check:
+        switched = plan.hold and bool(done.planned or done.besides or done.end == FULL)
+        by_level = done.end != FULL if switched else before
+        return {"from": before, "to": by_level if held is None else held}
+    if held is not None:
+        try:
+            server.run(people.hold(plan) if held else people.release(plan))
+        except RegradeError as error:
+            raise StepFailed(f"{plan.node} is at {done.end}, but: {error}", left_open=False) from None
+    return {"from": before, "to": _is_held(server)}
 
 
 def _taken(entry: Taken) -> StepTaken:
@@ -166,9 +208,15 @@ def heartbeat(server: Server) -> ClusterReport:
     return beat.report(world.cluster.all_nodes(), world.clock.now_text(), world.settings.node_name)
 
 
-def release(server: Server) -> HoldReport:
+def hold(server: Server, check: bool = False) -> HoldReport:
+    """Leaves this server where it is: no automatic step until `release`. Raises RegradeError."""
+    done = server.run(people.hold(server.plan(), check))
+    return {"changed": done.changed, "hold": True, "message": done.message}
+
+
+def release(server: Server, check: bool = False) -> HoldReport:
     """Ends a hold: automatic steps may come again. Raises RegradeError."""
-    done = server.run(people.release(server.plan()))
+    done = server.run(people.release(server.plan(), check))
     return {"changed": done.changed, "hold": False, "message": done.message}
 
 

@@ -40,9 +40,20 @@ StepTaken = TypedDict(
         "remaining": List[str],
     },
 )
+# Whether the server is held, before and after; None where it was not asked, or not told.
+HoldMove = TypedDict("HoldMove", {"from": Optional[bool], "to": Optional[bool]})
+# `to` is the level asked for, `level` the one it runs at now: with `--check` the two differ.
 StepReport = TypedDict(
     "StepReport",
-    {"changed": bool, "from": str, "to": str, "level": str, "steps": List[StepTaken], "message": str},
+    {
+        "changed": bool,
+        "from": str,
+        "to": str,
+        "level": str,
+        "hold": HoldMove,
+        "steps": List[StepTaken],
+        "message": str,
+    },
 )
 
 
@@ -56,7 +67,7 @@ class SettleReport(TypedDict):
 
 class HoldReport(TypedDict):
     changed: bool
-    hold: bool
+    hold: bool  # what it is at the end, or with `--check` would be
     message: str
 
 

@@ -4,7 +4,8 @@
 
 | command      | what it does                                                 | what it never does              |
 |--------------|--------------------------------------------------------------|---------------------------------|
-| release      | ends the hold of this server                                 |                                 |
+| hold         | keeps automatic steps from this server                       | step it                         |
+| release      | ends that hold                                               | step it                         |
 | abandon-step | closes a dead server's step: its intent and its Lease        | touch its label, taint or level |
 | forget       | takes our marks off a server that is gone, or full unwatched | delete the Node or its member   |
 | (despite)    | asks before a step up restarts etcd without a dead peer      | leave out the Lease             |
@@ -102,30 +103,57 @@ class Ran(NamedTuple):
     message: str
 
 
-# ---- release
+# ---- hold and release
 
 
-def release(plan: Plan) -> Steps[Done]:
+def hold(plan: Plan, check: bool = False) -> Steps[Done]:
+    """Leaves this server where it is: no automatic step until `release`. Raises RegradeError."""
+    return (yield from _switch_hold(plan, True, check))
+
+
+def release(plan: Plan, check: bool = False) -> Steps[Done]:
     """Ends a hold: automatic steps may come again. Raises RegradeError."""
-    return (yield from locked(f"releasing {plan.node}", _release(plan.node), LOCK_SECONDS))
+    return (yield from _switch_hold(plan, False, check))
 
 
-def _release(name: str) -> Steps[Done]:
+def _switch_hold(plan: Plan, on: bool, check: bool) -> Steps[Done]:
+    """`check` tells what would be done and writes nothing."""
+    name = plan.node
+    if check:
+        node: Node = yield ReadNode(name)
+        if marks.switch(node, marks.HOLD) == on:
+            return Done(False, _is_so(name, on))
+        return Done(True, f"{name} would be held" if on else f"the hold of {name} would be ended")
+    purpose = f"holding {name}" if on else f"releasing {name}"
+    return (yield from locked(purpose, _write_hold(name, on), LOCK_SECONDS))
+
+
+def _is_so(name: str, on: bool) -> str:
+    return f"{name} is held already" if on else f"{name} is not held"
+
+
+def _write_hold(name: str, on: bool) -> Steps[Done]:
     asked = False  # a write of ours may have come through without its answer
 
     def build(_node: Node) -> NodeChange:
         nonlocal asked
         asked = True
-        return NodeChange(annotations={marks.HOLD: None})
+        return NodeChange(annotations={marks.HOLD: "by hand" if on else None})
 
     try:
-        node = yield from write_node(name, "", build, lambda found: marks.HOLD not in found.annotations, 0.0)
+        node = yield from write_node(
+            name, "", build, lambda found: marks.switch(found, marks.HOLD) == on, 0.0
+        )
     except ClusterError as error:
         if not asked:
             raise
-        raise StepFailed(f"the hold of {name} could not be ended: {error}", left_open=False) from None
+        failed = f"{name} could not be held" if on else f"the hold of {name} could not be ended"
+        raise StepFailed(f"{failed}: {error}", left_open=False) from None
     if not asked:
-        return Done(False, f"{name} is not held")
+        return Done(False, _is_so(name, on))
+    if on:
+        yield from tell(node, "Normal", "RegradeHeld", f"{name} is held by hand: it takes no automatic step")
+        return Done(True, f"{name} is held")
     yield from tell(node, "Normal", "RegradeReleased", f"the hold of {name} was ended by hand")
     return Done(True, f"the hold of {name} is ended")
 

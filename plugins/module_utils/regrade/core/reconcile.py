@@ -378,14 +378,20 @@ def _back(level: str) -> Steps[str]:
     it is there, or a person stepped it up."""
     try:
         noted: Optional[Dict[str, object]] = yield ReadState(BRING_BACK)
-        wanted = str(noted.get("level", "")) if noted else ""
-        if wanted in LEVELS and level != FULL and direction(level, wanted) == DOWN:
+        wanted = to_return_to(level, noted)
+        if wanted:
             return wanted
         if noted is not None:
             yield RemoveState(BRING_BACK)
     except RegradeError as error:
         yield Log(f"whether this server is to be stepped down again cannot be told: {error}")
     return ""
+
+
+def to_return_to(level: str, noted: Optional[Dict[str, object]]) -> str:
+    """The level that the note BRING_BACK still asks for of a server that runs at `level`, "" for none."""
+    wanted = str(noted.get("level", "")) if noted else ""
+    return wanted if wanted in LEVELS and level != FULL and direction(level, wanted) == DOWN else ""
 
 
 def _free_left_over(plan: Plan) -> Steps[None]:

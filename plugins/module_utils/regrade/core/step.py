@@ -96,6 +96,7 @@ BRING_BACK = "bring-back"  # state: the level to step back to, once a container 
 
 POLL_SECONDS = 2.0
 LOCK_SECONDS = 30.0  # patience of a person's command with the host's lock: the watcher looks after a server for seconds
+OTHERS_AT_WORK = ("lease", "full", "intent")  # the reasons that end by themselves once another server is done
 WRITE_TRIES = 8
 FINISH_SECONDS = 120.0  # patience with the API for the last write of a step, and for an undo
 VERIFY_SECONDS = 60.0
@@ -261,12 +262,28 @@ def step(plan: Plan, move: str, expected: str) -> Steps[Outcome]:
     """One whole step from `expected`, `move` DOWN, UP or STAY (the cure of the trap).
 
     Refused where k3s runs at another level than the one it was decided at: who held the host's lock before
-    may have stepped. Raises StepRefused (nothing changed), StepFailed, LevelUnknown, ClusterError before
-    anything began.
+    may have stepped. Where others are at work it is tried again for as long as `plan.wait`: the host's lock is let
+    go between, so that the watcher looks after this server meanwhile. Raises StepRefused (nothing changed),
+    StepFailed, LevelUnknown, ClusterError before anything began.
     """
-    return (
-        yield from locked(f"a step {move} of {plan.node}", _step(plan, move, expected), lock_patience(plan))
-    )
+    once = plan._replace(wait=0.0)
+    if not plan.wait:
+        return (yield from _step_once(once, move, expected))
+    begun = yield Now()
+    while True:
+        try:
+            return (yield from _step_once(once, move, expected))
+        except StepRefused as error:
+            now = yield Now()
+            over = now.boottime - begun.boottime >= plan.wait
+            if over or error.undone or error.reason not in OTHERS_AT_WORK:
+                raise
+        yield Sleep(POLL_SECONDS)
+
+
+def _step_once(plan: Plan, move: str, expected: str) -> Steps[Outcome]:
+    body = _step(plan, move, expected)
+    return (yield from locked(f"a step {move} of {plan.node}", body, lock_patience(plan)))
 
 
 def lock_patience(plan: Plan) -> float:
@@ -295,9 +312,35 @@ def _step(plan: Plan, move: str, expected: str) -> Steps[Outcome]:
     return (yield from under_lease(opened, _act(opened)))
 
 
-def _preflight(opened: Open) -> Steps[None]:
+def foretell(plan: Plan, levels: Tuple[str, ...]) -> Steps[str]:
+    """What a walk over `levels`, the running one first, would wait for now, "" for nothing.
+
+    It looks at all that the first step asks before its intent, and at what can be known of the steps after it. Writes
+    nothing, and takes neither lock nor Lease. Raises StepRefused where the walk would be refused.
+    """
+    opened = Open(plan._replace(confirmed=True), levels[0], levels[1])  # what is not done needs no confirmation
+    try:
+        yield from _preflight(opened, note=False)
+        yield from ask_gate(opened)
+        if levels[1:3] == (CONTROL_PLANE, ETCD_ONLY):
+            _judge_pods(plan.settings, (yield ListPods(plan.node)), final=False)
+    except ClusterError as error:
+        raise StepRefused(f"the cluster does not answer: {error}", error.reason) from None
+    except StepRefused as error:
+        if plan.wait and error.reason in OTHERS_AT_WORK:
+            return str(error)
+        if error.reason != "pods" or opened.start != FULL:
+            raise
+        raise StepRefused(
+            f"{plan.node} would come from {FULL} to {CONTROL_PLANE}, then: {error}", error.reason
+        ) from None
+    return ""
+
+
+def _preflight(opened: Open, note: bool = True) -> Steps[None]:
     """What refuses at once and writes nothing, the cheapest first: marks, switches, peers, the Lease, the
-    platform, pods, and the checks of the gate that need no waiting."""
+    platform, pods, and the checks of the gate that need no waiting. `note`: since when another's Lease was seen
+    unchanged is kept on this host."""
     plan = opened.plan
     nodes: Tuple[Node, ...] = yield ReadNodes()
     own = next((node for node in nodes if node.name == plan.node), None)
@@ -317,19 +360,13 @@ def _preflight(opened: Open) -> Steps[None]:
                 word,
                 opened.start,
             )
-    if marks.intent_of(own):
-        raise StepRefused(
-            f"{plan.node} shows an open step that this host has no journal of; `regrade settle` looks at it",
-            "open-step",
-        )
-    _marks_agree(own, opened.start)
+    judge_marks(own, opened.start)
     judge_despite(plan, nodes, opened.start, opened.target)
     busy = gate.busy(nodes, plan.node, plan.despite)
     if busy:
         raise StepRefused(busy, gate.reason_of(busy))
     opened.watch = yield from _look(opened.watch)  # from here on: the first gate has less to wait for
-    if not plan.wait:
-        yield from _look_at_lease(plan)
+    yield from _look_at_lease(plan, note=note)
     try:
         yield Preflight()
     except RegradeError as error:
@@ -337,6 +374,16 @@ def _preflight(opened: Open) -> Steps[None]:
     if opened.start == CONTROL_PLANE and opened.target == ETCD_ONLY:
         _judge_pods(plan.settings, (yield ListPods(plan.node)), final=False)
     _refuse((yield from members_of(plan, nodes)), strict=False)
+
+
+def judge_marks(own: Node, level: str) -> None:
+    """Whether the Node shows no step, and the marks of the running `level`. Raises StepRefused."""
+    if marks.intent_of(own):
+        raise StepRefused(
+            f"{own.name} shows an open step that this host has no journal of; `regrade settle` looks at it",
+            "open-step",
+        )
+    _marks_agree(own, level)
 
 
 def _marks_agree(own: Node, level: str) -> None:
@@ -481,15 +528,16 @@ def take_lease(plan: Plan) -> Steps[None]:
             raise StepRefused(f"the Lease was written by others {tries} times just before us", "lease")
 
 
-def _look_at_lease(plan: Plan, refuse: bool = True) -> Steps[Optional[Lease]]:
-    """The record, where we may take it; None where we may not (yet) and `refuse` is False."""
+def _look_at_lease(plan: Plan, refuse: bool = True, note: bool = True) -> Steps[Optional[Lease]]:
+    """The record, where we may take it; None where we may not (yet) and `refuse` is False. `note`: since when it
+    was seen unchanged is kept for the next look."""
     try:
         found: Lease = yield ReadLease()
         now = yield Now()
         before = yield from _seen_before()
         seen = leases.see(found, before, now.boottime, now.boot_id)
         verdict = leases.judge(found, plan.holder, seen, now.boottime, plan.settings.lease_seconds)
-        if verdict.kind == leases.HELD and seen != before:
+        if note and verdict.kind == leases.HELD and seen != before:
             yield from _keep_seen(seen)
         nodes: Tuple[Node, ...] = (yield ReadNodes()) if verdict.kind == leases.EXPIRED else ()
     except Missing:

@@ -7,6 +7,8 @@ Rules
 2. Each step is one of its own, with its own lock, Lease and gate: between two of them anybody may step.
 3. Where a later step of several does not come about, the error names how far it went.
 4. A step by hand that finds its level already says all the same what the person wants: see `_stay`.
+5. What `check` tells is what would be done: a walk whose first step would be refused is refused, and so is one whose
+   server must be settled first, since what comes of that is not known before.
 The order inside a step is `step`'s. No I/O and no clock here: the world answers the requests.
 """
 
@@ -19,9 +21,20 @@ from .errors import ClusterError, LevelMoved, RegradeError, StepFailed, StepRefu
 from .levels import DOWN, FULL, LEVELS, UP, above, below, direction
 from .model import Node, NodeChange
 from .people import agreed, release
-from .reconcile import settle
+from .reconcile import LEFT, NOTHING, UNCURED, Settled, settle, to_return_to
 from .requests import BeginMeter, CurrentLevel, EndMeter, Now, ReadNode, ReadState, RemoveState, Steps
-from .step import BRING_BACK, JOURNAL, Plan, always, lock_patience, locked, step, write_node
+from .step import (
+    BRING_BACK,
+    JOURNAL,
+    Plan,
+    always,
+    foretell,
+    judge_marks,
+    lock_patience,
+    locked,
+    step,
+    write_node,
+)
 
 
 class Taken(NamedTuple):
@@ -38,7 +51,8 @@ class Taken(NamedTuple):
 
 class Walked(NamedTuple):
     """A walk that came to its end; `planned` are the levels on the way, none where it was there already: then
-    `besides` says what was changed all the same, "" for nothing."""
+    `besides` says what was changed all the same, "" for nothing. Of a walk that is only foretold it says what that
+    would wait for."""
 
     start: str
     end: str
@@ -53,20 +67,15 @@ def walk(plan: Plan, where: str, expected: str = "", check: bool = False) -> Ste
     `check` tells what would be done and writes nothing. `expected` is the level it was decided at: refused
     where the server is at another one, "" for any. Raises RegradeError.
     """
-    back = ""
-    if check:
-        start: str = yield CurrentLevel()
-        if (yield ReadState(JOURNAL)):
-            raise StepRefused("a step of this server is still open; `regrade settle` ends it", "open-step")
-    else:
-        start, back = yield from _settled_level(plan)
+    settled = yield from (_nothing_to_settle(plan) if check else _settled(plan))
+    start = settled.level
     if expected and start != expected:
         raise LevelMoved(plan.node, start, expected)
     planned = moves(start, _target(start, where))
     if not planned:
-        return Walked(start, start, (), (), (yield from _stay(plan, start, back, check)))
+        return Walked(start, start, (), (), (yield from _stay(plan, settled, check)))
     if check:
-        return Walked(start, planned[-1], planned, ())
+        return Walked(start, planned[-1], planned, (), (yield from foretell(plan, (start, *planned))))
     plan = yield from agreed(plan, (start, *planned))
     taken: List[Taken] = []
     at = start
@@ -84,23 +93,22 @@ def walk(plan: Plan, where: str, expected: str = "", check: bool = False) -> Ste
     return Walked(start, at, planned, tuple(taken))
 
 
-def _stay(plan: Plan, level: str, back: str, check: bool) -> Steps[str]:
-    """What a step by hand means where it finds its level already: at full the hold ends, and a server that was
-    to be stepped down to `back` again is left where it is, and held there."""
+def _stay(plan: Plan, settled: Settled, check: bool) -> Steps[str]:
+    """What a step by hand means where it finds its level already, and what settling did before: at full the hold
+    ends, and a server that was to be stepped down to `back` again is left where it is, and held there."""
     if plan.automatic:
         return ""
-    if level == FULL and plan.hold and not check:
-        return "its hold is ended" if (yield from release(plan)).changed else ""
-    if level == FULL and plan.hold:
-        try:
-            node: Node = yield ReadNode(plan.node)
-        except ClusterError as error:
-            raise StepRefused(f"the cluster does not answer: {error}", error.reason) from None
-        return "its hold would be ended" if marks.HOLD in node.annotations else ""
-    if not back:
-        return ""
-    yield from locked(f"a step of {plan.node} to {level}", _left_here(plan, level), lock_patience(plan))
-    return f"it is not stepped down to {back} again"
+    level, told = settled.level, []
+    if settled.action not in (NOTHING, LEFT, UNCURED):
+        told.append(settled.message)
+    if level == FULL and plan.hold and (yield from release(plan, check)).changed:
+        told.append("its hold would be ended" if check else "its hold is ended")
+    if settled.back and not check:
+        yield from locked(f"a step of {plan.node} to {level}", _left_here(plan, level), lock_patience(plan))
+    if settled.back:
+        stepped = "would not be stepped" if check else "is not stepped"
+        told.append(f"it {stepped} down to {settled.back} again")
+    return "; ".join(told)
 
 
 def _left_here(plan: Plan, level: str) -> Steps[None]:
@@ -115,14 +123,25 @@ def _left_here(plan: Plan, level: str) -> Steps[None]:
     yield RemoveState(BRING_BACK)
 
 
-def _settled_level(plan: Plan) -> Steps[Tuple[str, str]]:
-    """(the running level, the one to be stepped down to again), once nothing is open and the Node's marks
-    agree."""
+def _settled(plan: Plan) -> Steps[Settled]:
+    """Once nothing is open and the Node's marks agree with the running level."""
     try:
-        settled = yield from settle(plan, cure=False)
+        return (yield from settle(plan, cure=False))
     except ClusterError as error:
         raise StepRefused(f"the cluster does not answer: {error}", error.reason) from None
-    return settled.level, settled.back
+
+
+def _nothing_to_settle(plan: Plan) -> Steps[Settled]:
+    """What settling would find where there is nothing to do for it. Raises StepRefused where there is."""
+    level: str = yield CurrentLevel()
+    if (yield ReadState(JOURNAL)):
+        raise StepRefused("a step of this server is still open; `regrade settle` ends it", "open-step")
+    try:
+        node: Node = yield ReadNode(plan.node)
+    except ClusterError as error:
+        raise StepRefused(f"the cluster does not answer: {error}", error.reason) from None
+    judge_marks(node, level)
+    return Settled(NOTHING, level, "", to_return_to(level, (yield ReadState(BRING_BACK))))
 
 
 def _target(start: str, where: str) -> str:
