@@ -19,16 +19,19 @@ options:
   timeout:
     description:
       - Seconds to wait for the command's answer.
-      - The default is above the longest that the steps from V(full) to V(etcd-only) can take with the default
-        settings (two drains, a restart and a boot, and both again where k3s has to be freed from behind its own
-        address), so that a step is not given up while it goes on. Where those settings were raised, raise this too.
+      - The default is above what the steps from V(full) to V(etcd-only) take with the service's default settings where
+        each wait runs to its end (two drains, three restarts with their boots, the cure of a k3s that is locked behind
+        its own address, the checks before each). Where those settings were raised, raise this too.
       - A command that is given up goes on by itself where it has begun a step.
         M(exadev.k3s_regrade.regrade_level_info) tells what became of it.
     type: int
-    default: 1200
+    default: 1800
 requirements:
   - On the target, Python 3.9 or newer and the command C(regrade); no further library.
 notes:
   - The command asks the host's Docker engine, so the task needs C(become), or a user in the group that may.
   - The files it reads are those of the target, never the controller's.
+  - On a Python that ansible-core itself no longer runs on, such as 3.6, Ansible ends with a C(SyntaxError) of its own
+    (C(future feature annotations is not defined)) before a module can say anything. The cure is the same, a newer
+    Python named in C(ansible_python_interpreter).
 """

@@ -2,22 +2,26 @@
 # Copyright: the exadev.k3s_regrade contributors
 """Runs the host's `regrade` command for the modules, and turns its answer into values or one line.
 
-The command holds all the knowledge; no decision about levels belongs here. Standard library only, and
-nothing of the core is imported: a target needs Python 3.9 and the command the role put there.
+The command holds all the knowledge; no decision about levels belongs here, only what can be wrong with a host before
+that command can tell it itself. Standard library only, and nothing of the core is imported: a target needs Python 3.9
+and the command the role put there. An older Python must come as far as to be told so, hence no newer syntax.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
-from typing import Any, Dict, List, Sequence
+import sys
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 LEVELS = ["full", "control-plane", "etcd-only"]
+OLDEST_PYTHON = (3, 9)
 
 # Options that every module which runs the command takes.
 COMMAND_ARGUMENTS: Dict[str, Dict[str, Any]] = {
     "command": {"type": "path", "default": "/usr/local/bin/regrade"},
-    "timeout": {"type": "int", "default": 1200},
+    "timeout": {"type": "int", "default": 1800},
 }
 
 # The command's own exit codes, for an answer that carries no words of its own.
@@ -27,6 +31,62 @@ _MEANINGS = {
     4: "the step failed or is still open",
     5: "the level is unknown",
 }
+
+
+class Trouble(NamedTuple):
+    """Something wrong with a host, told by words of what the command said where it could not give its own answer."""
+
+    kind: str
+    words: Tuple[str, ...]  # any of these, in lower case
+    found: str  # what was found and what to do
+
+
+# The first that fits counts. The words are those of the docker command (20.10 to 29), of Compose v2 and of the shell.
+_TROUBLES = (
+    Trouble(
+        "engine",
+        ("docker: not found", "docker: command not found"),
+        "there is no docker command on this host: install Docker, or put it on the PATH of the user who runs this",
+    ),
+    Trouble(
+        "engine",
+        ("cannot connect to the docker daemon", "is the docker daemon running"),
+        "no Docker engine answers on this host: start it (`systemctl start docker`)",
+    ),
+    Trouble(
+        "engine",
+        ("api version", "client version"),
+        "the Docker engine and what calls it are too far apart in age: update the older one",
+    ),
+    Trouble(
+        "service",
+        ("'compose' is not a docker command", "unknown command: docker compose", "unknown flag: --progress"),
+        "the service regrade does not run on this host, and without Docker Compose v2 no other container can take its "
+        "place: run the role, or install the Compose plugin",
+    ),
+    Trouble(
+        "service",
+        ("no such image", "pull access denied", "manifest unknown", "unable to find image"),
+        "the service regrade does not run on this host, and its image is not there: run the role",
+    ),
+    Trouble(
+        "service",
+        ("no configuration file provided", "no such service", "no such file or directory", "env file"),
+        "the service regrade does not run on this host, and its files are not all there: run the role",
+    ),
+    Trouble(
+        "service",
+        ("is paused",),
+        "the service's container is paused: `docker unpause` it",
+    ),
+    Trouble(
+        "service",
+        ("no module named regrade", "executable file not found"),
+        "the container that runs under the service's name is not the service of this collection: remove it, and run "
+        "the role",
+    ),
+)
+_DENIED = ("permission denied",)
 
 
 class CommandFailed(Exception):
@@ -42,6 +102,7 @@ def run_regrade(command: str, arguments: List[str], timeout: int, needed: Sequen
 
     Raises CommandFailed.
     """
+    _new_enough()
     try:
         done = subprocess.run(
             [command, *arguments, "--json"],
@@ -58,18 +119,18 @@ def run_regrade(command: str, arguments: List[str], timeout: int, needed: Sequen
         ) from None
     except PermissionError:
         raise CommandFailed(
-            f"{command} may not be run by this user: use become: true.", "permission"
+            f"{command} may not be run by {_who()}: use become: true.", "permission"
         ) from None
     except OSError as error:
         raise CommandFailed(f"{command} could not be run: {error.strerror or error}.", "failed") from None
     except subprocess.TimeoutExpired:
         raise CommandFailed(
-            f"{command} gave no answer within {timeout} s; the step may go on without it: "
-            "see `regrade status` before anything else.",
+            f"{command} gave no answer within {timeout} s; a step that it has begun goes on without it: look with "
+            "regrade_level_info before anything else, and give a longer timeout.",
             "timeout",
         ) from None
     output = done.stdout.decode("utf-8", "replace").strip()
-    complaint = _one_line(done.stderr.decode("utf-8", "replace"))
+    complaint = done.stderr.decode("utf-8", "replace")
     report = _report(output)
     if done.returncode == 0 and report is not None and not [key for key in needed if key not in report]:
         return report
@@ -82,21 +143,48 @@ def run_regrade(command: str, arguments: List[str], timeout: int, needed: Sequen
     raise _failure(command, done.returncode, report, complaint)
 
 
-def _failure(command: str, code: int, report: Dict[str, Any] | None, complaint: str) -> CommandFailed:
+def _new_enough() -> None:
+    if sys.version_info[:2] < OLDEST_PYTHON:
+        raise CommandFailed(
+            "this module needs Python %d.%d or newer on the target, and %s is %d.%d: set ansible_python_interpreter to "
+            "a newer one." % (*OLDEST_PYTHON, sys.executable, *sys.version_info[:2]),
+            "python",
+        )
+
+
+def _who() -> str:
+    return f"the user with id {os.geteuid()}"
+
+
+def _failure(command: str, code: int, report: Optional[Dict[str, Any]], complaint: str) -> CommandFailed:
     error = (report or {}).get("error")
     if isinstance(error, dict) and error.get("message"):
-        return CommandFailed(_one_line(str(error["message"])), str(error.get("kind", "failed")))
-    if "permission denied" in complaint.lower():
-        return CommandFailed(
-            f"{command} may not use Docker as this user: use become: true, or put the user into the group "
-            "docker.",
-            "permission",
+        return CommandFailed(" ".join(str(error["message"]).split()), str(error.get("kind", "failed")))
+    said = _one_line(complaint)
+    lowered = complaint.lower()
+    if any(word in lowered for word in _DENIED):
+        return CommandFailed(_denied(command, said), "permission")
+    for trouble in _TROUBLES:
+        if any(word in lowered for word in trouble.words):
+            return CommandFailed(f"{trouble.found} ({command} said: {said})", trouble.kind)
+    return CommandFailed(
+        f"{command} ended with {code}: {said or _MEANINGS.get(code, 'it gave no reason')}", "failed"
+    )
+
+
+def _denied(command: str, said: str) -> str:
+    if os.geteuid():
+        return (
+            f"{command} needs become: true, or the user in the group docker: the Docker engine is denied to {_who()} "
+            f"({said})"
         )
-    reason = complaint or _MEANINGS.get(code, "it gave no reason")
-    return CommandFailed(f"{command} ended with {code}: {reason}", "failed")
+    return (
+        f"{command} is denied what it needs although it runs as root, so SELinux or AppArmor forbids it: "
+        f"`ausearch -m avc -ts recent` or `journalctl -k` names the rule to allow ({said})"
+    )
 
 
-def _report(output: str) -> Dict[str, Any] | None:
+def _report(output: str) -> Optional[Dict[str, Any]]:
     try:
         report = json.loads(output)
     except ValueError:

@@ -12,7 +12,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Dict, Optional
 
 import pytest
 
@@ -23,18 +23,27 @@ STEPPED = {
     "from": "full",
     "to": "etcd-only",
     "level": "etcd-only",
+    "hold": {"from": False, "to": True},
     "steps": [{"from": "full", "to": "control-plane"}, {"from": "control-plane", "to": "etcd-only"}],
-    "message": "server1 went from full to etcd-only.",
+    "message": "server1 stepped from full to control-plane to etcd-only",
 }
 THERE = {
     "changed": False,
     "from": "etcd-only",
     "to": "etcd-only",
     "level": "etcd-only",
+    "hold": {"from": True, "to": True},
     "steps": [],
-    "message": "server1 is at etcd-only already.",
+    "message": "server1 is at etcd-only already",
 }
-WOULD = {**STEPPED, "level": "full", "message": "server1 would go from full to etcd-only."}
+WOULD = {
+    **STEPPED,
+    "level": "full",
+    "steps": [],
+    "message": "server1 would step from full to control-plane to etcd-only",
+}
+HELD = {"changed": True, "hold": True, "message": "server1 is held"}
+STEPPED_DIFF = {"before": "level: full\nhold: false\n", "after": "level: etcd-only\nhold: true\n"}
 
 
 class Host:
@@ -65,13 +74,37 @@ def host(tmp_path: Path) -> Host:
     return Host(tmp_path)
 
 
-def run(module: str, host: Host, check: bool = False, **params: object) -> dict[str, Any]:
+# What is told to a module's process of the target it is on: how old its Python is, and who runs it.
+TARGET = """
+import os, runpy, sys, types
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils import host_command
+version, user, name = sys.argv[1:]
+del sys.argv[1:]
+if version:
+    told = tuple(map(int, version.split(".")))
+    host_command.sys = types.SimpleNamespace(version_info=told, executable=sys.executable)
+if user:
+    host_command.os = types.SimpleNamespace(geteuid=lambda: int(user))
+runpy.run_module(name, run_name="__main__", alter_sys=True)
+"""
+
+
+def run(
+    module: str,
+    host: Host,
+    check: bool = False,
+    version: str = "",
+    user: Optional[int] = None,
+    first_on_path: str = "",
+    **params: Any,
+) -> dict[str, Any]:
     """What the module answers; it must be one JSON document, with nothing beside it."""
     arguments = {"command": str(host.command), "_ansible_check_mode": check, "_ansible_diff": True, **params}
+    told = [version, "" if user is None else str(user)]
     done = subprocess.run(
-        [sys.executable, "-m", f"{MODULES}.{module}"],
+        [sys.executable, "-c", TARGET, *told, f"{MODULES}.{module}"],
         input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments}),
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in (first_on_path, *sys.path) if path)},
         capture_output=True,
         text=True,
         timeout=60,
@@ -100,7 +133,8 @@ def test_a_step_is_reported_with_what_changed(host: Host) -> None:
     assert (answer["from"], answer["level"]) == ("full", "etcd-only")
     assert answer["steps"] == STEPPED["steps"]
     assert answer["message"] == STEPPED["message"]
-    assert answer["diff"] == {"before": "level: full\n", "after": "level: etcd-only\n"}
+    assert answer["hold"] is True
+    assert answer["diff"] == STEPPED_DIFF
 
 
 def test_a_server_that_is_there_already_is_not_changed(host: Host) -> None:
@@ -115,15 +149,64 @@ def test_check_mode_asks_only_and_shows_where_it_would_go(host: Host) -> None:
     answer = run("regrade_level", host, check=True, level="etcd-only")
     assert host.arguments() == ["step to etcd-only --check --json"]
     assert answer["changed"] is True
-    assert answer["level"] == "full"
+    assert (answer["level"], answer["to"]) == ("full", "etcd-only")
+    assert answer["diff"] == STEPPED_DIFF
+
+
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [
+        ({"level": "etcd-only"}, "step to etcd-only"),
+        ({"level": "etcd-only", "hold": True}, "step to etcd-only --hold=yes"),
+        ({"level": "full", "hold": False}, "step to full --hold=no"),
+        ({"level": "full", "wait": True}, "step to full --wait=300"),
+        ({"level": "full", "wait": True, "wait_timeout": 20, "hold": True}, "step to full --hold=yes --wait=20"),
+        ({"level": "full", "wait_timeout": 20}, "step to full"),
+        ({"hold": True}, "hold"),
+        ({"hold": False}, "release"),
+        ({"hold": False, "wait": True}, "release"),
+    ],
+)
+@pytest.mark.parametrize("check", [False, True])
+def test_what_a_task_asks_is_what_the_command_is_asked(
+    host: Host, params: Dict[str, Any], expected: str, check: bool
+) -> None:
+    host.answers(STEPPED if "level" in params else HELD)
+    run("regrade_level", host, check=check, **params)
+    assert host.arguments() == [f"{expected} --check --json" if check else f"{expected} --json"]
+
+
+@pytest.mark.parametrize("check", [False, True])
+@pytest.mark.parametrize("hold", [False, True])
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_hold_without_a_level_tells_its_own_diff(host: Host, hold: bool, changed: bool, check: bool) -> None:
+    host.answers({"changed": changed, "hold": hold, "message": "in words"})
+    answer = run("regrade_level", host, check=check, hold=hold)
+    assert (answer["changed"], answer["hold"], answer["message"]) == (changed, hold, "in words")
+    before = hold != changed
+    lines = {True: "hold: true\n", False: "hold: false\n"}
+    assert answer["diff"] == {"before": lines[before], "after": lines[hold]}
+
+
+def test_a_hold_that_could_not_be_read_is_no_part_of_the_diff(host: Host) -> None:
+    host.answers({**STEPPED, "hold": {"from": None, "to": None}})
+    answer = run("regrade_level", host, level="etcd-only")
+    assert answer["hold"] is None
     assert answer["diff"] == {"before": "level: full\n", "after": "level: etcd-only\n"}
 
 
-@pytest.mark.parametrize(("hold", "expected"), [(True, ""), (False, "--no-hold ")])
-def test_a_hold_is_left_as_it_is_only_where_asked(host: Host, hold: bool, expected: str) -> None:
+def test_a_task_says_a_level_or_a_hold(host: Host) -> None:
     host.answers(STEPPED)
-    run("regrade_level", host, level="etcd-only", hold=hold)
-    assert host.arguments() == [f"step to etcd-only {expected}--json"]
+    assert "one of the following is required: level, hold" in failure(run("regrade_level", host))
+    assert not host.calls.exists()
+
+
+def test_the_wait_is_added_to_the_time_out_for_each_step(host: Host) -> None:
+    host.answers(STEPPED, seconds=3)
+    assert run("regrade_level", host, level="etcd-only", wait=True, wait_timeout=10, timeout=1)["changed"]
+    assert "within 1 s" in failure(run("regrade_level", host, level="etcd-only", wait_timeout=10, timeout=1))
+    host.answers(HELD, seconds=3)
+    assert "within 1 s" in failure(run("regrade_level", host, hold=True, wait=True, timeout=1))
 
 
 def test_an_unknown_level_never_reaches_the_command(host: Host) -> None:
@@ -147,13 +230,6 @@ def test_an_unknown_level_never_reaches_the_command(host: Host) -> None:
         ("", 5, "regrade: the level is unknown: k3s boots.", "failed", "the level is unknown: k3s boots."),
         ("", 2, "", "failed", "the arguments or the settings are wrong"),
         ("", 3, "", "failed", "the step was refused, and nothing was changed"),
-        (
-            "",
-            1,
-            "permission denied while trying to connect to the Docker daemon",
-            "permission",
-            "become: true",
-        ),
         ("", 137, "", "failed", "ended with 137: it gave no reason"),
         (
             "",
@@ -176,7 +252,7 @@ def test_every_bad_answer_is_one_line(
     assert answer["kind"] == kind
 
 
-@pytest.mark.parametrize("lacking", ["changed", "level", "from", "to", "steps", "message"])
+@pytest.mark.parametrize("lacking", ["changed", "level", "from", "to", "hold", "steps", "message"])
 def test_a_report_without_what_is_needed_is_one_line(host: Host, lacking: str) -> None:
     host.answers({key: value for key, value in STEPPED.items() if key != lacking})
     assert lacking in failure(run("regrade_level", host, level="etcd-only"))
@@ -192,6 +268,7 @@ def test_a_command_that_may_not_be_run_says_what_to_do(host: Host) -> None:
     host.answers(THERE)
     host.command.chmod(stat.S_IRUSR)
     answer = run("regrade_level_info", host)
+    assert "may not be run by the user with id" in failure(answer)
     assert "use become: true" in failure(answer)
     assert answer["kind"] == "permission"
 
@@ -225,10 +302,10 @@ def test_a_heartbeat_without_what_is_needed_is_one_line(host: Host, lacking: str
 
 
 def test_info_reports_an_unknown_level_as_none(host: Host) -> None:
-    report = {"server": "server1", "level": None, "level_unknown": "k3s boots"}
+    report = {"server": "server1", "level": None, "level_unknown": "k3s boots", "hold": None}
     host.answers(report)
     answer = run("regrade_level_info", host)
     assert host.arguments() == ["status --json"]
     assert answer["changed"] is False
-    assert answer["level"] is None
+    assert (answer["level"], answer["hold"]) == (None, None)
     assert answer["status"] == report
