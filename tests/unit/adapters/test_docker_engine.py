@@ -554,6 +554,20 @@ def test_no_container_of_that_name(world: World) -> None:
         world.actuator(CONTAINER="other").apply_level("full")
 
 
+def test_a_name_that_fits_more_than_one_container_is_no_name(world: World) -> None:
+    said = "Multiple IDs found with provided prefix: 0f"
+    fault(world, "GET /containers", (400, {"message": said}))
+    with pytest.raises(ports.LevelUnknown, match=r"more than one's id; set CONTAINER to the name"):
+        world.actuator(CONTAINER="0f").current_level()
+
+
+def test_an_engine_that_the_library_takes_no_more_is_too_old(world: World) -> None:
+    world.engine.version = {"ApiVersion": "1.23", "MinAPIVersion": "1.12", "Version": "1.11"}
+    with pytest.raises(ports.LevelUnknown, match=r"is too old for this service \(.*1\.24.*\): update Docker"):
+        world.actuator().current_level()
+
+
+
 def test_nobody_listens_at_the_socket(world: World) -> None:
     world.engine._server.shutdown()
     world.engine._server.server_close()

@@ -128,7 +128,7 @@ class Engine:
     def _explain(self, what: str, limit: float, error: Exception) -> NoReturn:
         import requests
         import urllib3.exceptions
-        from docker.errors import DockerException
+        from docker.errors import DockerException, InvalidVersion
 
         status = int(getattr(getattr(error, "response", None), "status_code", 0) or 0)
         said = " ".join(str(getattr(error, "explanation", None) or error).split())[:300]
@@ -138,6 +138,13 @@ class Engine:
                 f"no container named {self.name} at {self.host}; set CONTAINER to the name of "
                 "the k3s "
                 "container",
+                sent=False,
+                status=status,
+            ) from None
+        if status and "multiple ids found" in said.lower():
+            raise EngineError(
+                f"{self.name} is no container's name at {self.host}, and the beginning of more than one's id; set "
+                "CONTAINER to the name of the k3s container",
                 sent=False,
                 status=status,
             ) from None
@@ -188,6 +195,10 @@ class Engine:
             raise EngineError(
                 f"no Docker engine listens at {self.host} (connection refused): is dockerd running?",
                 sent=False,
+            ) from None
+        if isinstance(error, InvalidVersion):
+            raise EngineError(
+                f"the Docker engine at {self.host} is too old for this service ({said}): update Docker", sent=False
             ) from None
         known = (DockerException, requests.RequestException, urllib3.exceptions.HTTPError, OSError, ValueError)
         if isinstance(error, known):
