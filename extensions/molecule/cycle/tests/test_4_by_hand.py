@@ -3,18 +3,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import observer
 import plays
 from admin_api import AdminApi
+from by_hand import SOMEONE, lease_held, level
 from observer import wait_for
-
-LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/k3s-regrade"
-
-
-def level(hosts: str, wanted: str, *more: str) -> dict[str, tuple[str, dict[str, Any]]]:
-    return plays.answers(plays.ad_hoc(hosts, "regrade_level", f"level={wanted}", "--become", *more))
 
 
 def test_check_mode_changes_nothing_and_shows_what_it_would(api: AdminApi) -> None:
@@ -22,7 +15,7 @@ def test_check_mode_changes_nothing_and_shows_what_it_would(api: AdminApi) -> No
     verdict, result = plays.answers(run)["server1"]
     assert verdict == "CHANGED", run.output
     assert result["level"] == "full"
-    assert "-level: full\n+level: etcd-only\n" in run.output
+    assert "-level: full\n-hold: false\n+level: etcd-only\n+hold: true\n" in run.output
     assert observer.label(api, "server1") == "full"
 
 
@@ -70,13 +63,9 @@ def test_on_the_whole_group_exactly_one_steps_and_the_others_name_it(api: AdminA
 
 
 def test_a_lease_held_by_someone_else_refuses_and_names_the_holder(api: AdminApi) -> None:
-    held = {"holderIdentity": "someone-else/0a1b2c3d", "leaseDurationSeconds": 3600}
-    api.call("PATCH", LEASE, {"spec": held})
-    try:
+    with lease_held(api):
         verdict, result = level("server1", "control-plane")["server1"]
         assert verdict == "FAILED!", result
         assert result["kind"] == "refused"
-        assert "someone-else" in result["msg"]
+        assert SOMEONE in result["msg"]
         assert observer.label(api, "server1") == "full"
-    finally:
-        api.call("PATCH", LEASE, {"spec": {"holderIdentity": "", "leaseDurationSeconds": 60}})

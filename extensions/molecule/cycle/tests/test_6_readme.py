@@ -59,7 +59,7 @@ def test_every_command_on_the_host_runs(server1: Server, api: AdminApi) -> None:
     """But for those of "When a server is gone", which need one that is: `tests/unit/app/test_cli.py` reads them."""
     usual = README.partition("## When a server is gone")[0]
     commands = re.findall(r"`(regrade [^`]+)`", usual)
-    assert commands == ["regrade status", "regrade step to etcd-only"]
+    assert commands == ["regrade status", "regrade step to etcd-only", "regrade hold", "regrade release"]
     for command in commands:
         done = server1.sh(command, check=False, timeout=300)
         assert done.returncode == 0, done.stderr
