@@ -14,15 +14,18 @@ short_description: Say which servers keep regrading from being turned off, and w
 version_added: 0.1.0
 author: The exadev.k3s_regrade contributors
 description:
-  - Takes what every host's C(regrade status) and the cluster's Nodes say, and returns one line for each server
-    that is not known to be at full. An empty list allows the removal.
-positional: _input, nodes
+  - Takes what every server's command and the cluster's Nodes say, and returns one line for each server that is
+    not known to be at full. An empty list allows the removal.
+  - A server that is named dead is left out, unless something shows that it lives.
+positional: _input, nodes, dead
 options:
   _input:
     description:
-      - What was found on each host that has something of ours. Keys V(host), V(node_name), V(status) (the report
-        of C(regrade status --json), or none where there is no service left to ask) and V(error) (why the report
-        could not be had, or empty).
+      - What was found on each host of the group. Keys V(host), V(node_name), V(code) (exit code of the question),
+        V(said) (the report of C(regrade status --json) or of C(regrade step to full --check --json), V(left) where
+        there is no command but files of ours, nothing where there is neither), V(error) (what was said besides),
+        V(away) (whether the host could not be reached) and V(not_stopped) (why its service could not be stopped,
+        or empty).
     type: list
     elements: dict
     required: true
@@ -30,6 +33,11 @@ options:
     description: The Nodes of the cluster as its API lists them. Empty where no API answered.
     type: list
     elements: dict
+    required: true
+  dead:
+    description: Servers that are gone for good, by their name in the inventory or their Node's.
+    type: list
+    elements: str
     required: true
 """
 
@@ -39,7 +47,7 @@ EXAMPLES = r"""
     that: refusals | length == 0
     fail_msg: "{{ refusals | join(' ') }}"
   vars:
-    refusals: "{{ servers | exadev.k3s_regrade.removal_refusals(nodes) }}"
+    refusals: "{{ servers | exadev.k3s_regrade.removal_refusals(nodes, ['pi-c']) }}"
 """
 
 RETURN = r"""
@@ -49,50 +57,104 @@ _value:
   elements: str
 """
 
-from typing import Any, Callable, Dict, List
+import json
+from typing import Any, Callable, Dict, List, Optional, Set
 
 FULL = "full"
 LEVEL_LABEL = "github-runner.exadev.com/regrade-level"
 STEP_ANNOTATION = "github-runner.exadev.com/regrade-step"
+NAMED_DEAD = "it is named in github_runner_cluster_regrade_dead_servers"
+LEFT = "left"
 
 
-def _report_refusal(server: Dict[str, Any]) -> str:
-    """What this host's own report says against the removal, or an empty text."""
-    if server.get("error"):
-        return "its level could not be read: %s. Cure that and run the role again." % server["error"]
-    status = server.get("status")
-    if status is None:
-        return ""
-    if status.get("recorded") not in (None, FULL):
-        return "its record says %s. Bring it to full with `regrade step to full` first." % status["recorded"]
-    if status.get("level") is None:
-        return "its level is unknown: %s. Cure that and run the role again." % (
-            status.get("level_unknown") or "no reason was given"
+def _one_line(text: str) -> str:
+    return " ".join(text.split()) or "it gave no reason"
+
+
+def _report(server: Dict[str, Any]) -> Optional[Dict[str, Any]]:
+    """The report of the host's command; None where there is none. Raises ValueError where it is not one."""
+    if server["said"].strip() in ("", LEFT):
+        return None
+    report = json.loads(server["said"])
+    if not isinstance(report, dict):
+        raise ValueError("no report")
+    return report
+
+
+def _refusal(server: Dict[str, Any]) -> str:
+    """What this host itself says against the removal, or an empty text."""
+    if server["away"]:
+        return (
+            "it cannot be reached, so at which level it runs cannot be told (%s). Bring it back, or name it in "
+            "github_runner_cluster_regrade_dead_servers if it is gone for good." % _one_line(server["error"])
         )
-    if status["level"] != FULL:
-        return "it runs at %s. Bring it to full with `regrade step to full` first." % status["level"]
-    if status.get("journal"):
-        return "a step of it is open. Wait for its end, or settle it with `regrade settle`."
+    if server["not_stopped"]:
+        return "its service could not be stopped: %s. Cure that and run the role again." % _one_line(
+            server["not_stopped"]
+        )
+    unread = "its level could not be read: %s. Cure that and run the role again."
+    if server["code"] != 0:
+        return unread % _one_line(server["error"])
+    try:
+        report = _report(server)
+    except ValueError:
+        return unread % ("its command printed no report (%s)" % _one_line(server["said"])[:80])
+    if report is None:
+        return ""
+    if report.get("recorded") not in (None, FULL):
+        return "its record says %s. Bring it to full with `regrade step to full` first." % report["recorded"]
+    if report.get("recorded_error"):
+        return (
+            "its record could not be read: %s. Cure that and run the role again." % report["recorded_error"]
+        )
+    if report.get("level") is None:
+        return "its level is unknown: %s. Cure that and run the role again." % (
+            report.get("level_unknown") or "no reason was given"
+        )
+    if report["level"] != FULL:
+        return "it runs at %s. Bring it to full with `regrade step to full` first." % report["level"]
+    if report.get("journal") or report.get("journal_error"):
+        return "a step of it is open (%s). Wait for its end, or settle it with `regrade settle`." % (
+            report.get("journal_error") or "it has a journal"
+        )
     return ""
 
 
-def removal_refusals(servers: List[Dict[str, Any]], nodes: List[Dict[str, Any]]) -> List[str]:
+def _sign_of_life(server: Dict[str, Any], node: Optional[Dict[str, Any]]) -> str:
+    """What shows that the k3s of a server that is named dead lives, or an empty text."""
+    try:
+        report = _report(server) if server["code"] == 0 and not server["away"] else None
+    except ValueError:
+        report = None
+    if report and report.get("level"):
+        return "%s, but its k3s runs at %s. Take it off that list." % (NAMED_DEAD, report["level"])
+    conditions = (node or {}).get("status", {}).get("conditions") or []
+    if any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions):
+        return "%s, but its Node is Ready. Take it off that list." % NAMED_DEAD
+    return ""
+
+
+def removal_refusals(
+    servers: List[Dict[str, Any]], nodes: List[Dict[str, Any]], dead: List[str]
+) -> List[str]:
     """Lines that forbid turning regrading off; an empty list allows it."""
     if not nodes:
         return [
             "No server of the group answered on its own API, so the levels of the others cannot be read. "
             "Bring at least one server to full and run the role again."
         ]
+    node_of = {node["metadata"]["name"]: node for node in nodes}
     host_of = {server["node_name"]: server["host"] for server in servers}
     lines = []
-    told = set()
+    told: Set[str] = set(dead)
     for server in servers:
-        refusal = _report_refusal(server)
+        is_dead = server["host"] in dead or server["node_name"] in dead
+        refusal = _sign_of_life(server, node_of.get(server["node_name"])) if is_dead else _refusal(server)
         if refusal:
-            told.add(server["node_name"])
             lines.append("%s: %s" % (server["host"], refusal))
-    for node in nodes:
-        name = node["metadata"]["name"]
+        if refusal or is_dead:
+            told.add(server["node_name"])
+    for name, node in node_of.items():
         if name in told:
             continue
         host = host_of.get(name, name)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Optional
 
 import pytest
@@ -10,82 +11,159 @@ from ansible_collections.exadev.k3s_regrade.plugins.filter.removal_refusals impo
 
 LABEL = "github-runner.exadev.com/regrade-level"
 STEP = "github-runner.exadev.com/regrade-step"
+AWAY = "Failed to connect to the host via ssh: No route to host"
 
 
-def status(**changes: object) -> dict[str, object]:
-    return {"level": "full", "recorded": "full", "label": None, "journal": None, **changes}
+def full(**changes: object) -> str:
+    return json.dumps({"level": "full", "recorded": "full", "label": None, "journal": None, **changes})
 
 
-def server(host: str, report: Optional[dict[str, object]], error: str = "") -> dict[str, object]:
-    return {"host": host, "node_name": f"node-{host}", "status": report, "error": error}
+def server(host: str, said: str, **changes: object) -> dict[str, object]:
+    return {
+        "host": host,
+        "node_name": f"node-{host}",
+        "code": 0,
+        "said": said,
+        "error": "",
+        "away": False,
+        "not_stopped": "",
+        **changes,
+    }
+
+
+def away(host: str) -> dict[str, object]:
+    return server(host, "", code=-1, error=AWAY, away=True)
 
 
 def node(
-    host: str, labels: Optional[dict[str, str]] = None, annotations: Optional[dict[str, str]] = None
+    host: str,
+    labels: Optional[dict[str, str]] = None,
+    annotations: Optional[dict[str, str]] = None,
+    ready: str = "True",
 ) -> dict[str, Any]:
     metadata: dict[str, object] = {"name": f"node-{host}"}
     if labels is not None:
         metadata["labels"] = labels
     if annotations is not None:
         metadata["annotations"] = annotations
-    return {"metadata": metadata}
+    return {"metadata": metadata, "status": {"conditions": [{"type": "Ready", "status": ready}]}}
 
 
 NODES = [node("a", {"other": "label"}), node("b"), node("c", {}, {})]
+ALL_FULL = [server("a", full()), server("b", full(recorded=None)), server("c", "")]
 
 
 def test_all_at_full_are_allowed() -> None:
-    servers = [server("a", status()), server("b", status(recorded=None)), server("c", None)]
-    assert removal_refusals(servers, NODES) == []
+    assert removal_refusals(ALL_FULL, NODES, []) == []
+
+
+def test_a_removal_that_was_cut_off_goes_on() -> None:
+    assert removal_refusals([server("a", "left"), server("b", full())], NODES, []) == []
+
+
+def test_a_host_without_pressure_is_asked_by_a_rehearsal() -> None:
+    rehearsed = json.dumps({"changed": False, "from": "full", "to": "full", "level": "full"})
+    assert removal_refusals([server("a", rehearsed)], NODES, []) == []
 
 
 @pytest.mark.parametrize(
     ("servers", "nodes", "host", "found"),
     [
         pytest.param(
-            [server("a", status(recorded="etcd-only"))], NODES, "a", "record says etcd-only", id="record"
+            [server("a", full(recorded="etcd-only"))], NODES, "a", "record says etcd-only", id="record"
         ),
         pytest.param(
-            [server("a", status(level="control-plane"))], NODES, "a", "runs at control-plane", id="level"
+            [server("a", full(recorded=None, recorded_error="no mount holds it"))],
+            NODES,
+            "a",
+            "record could not be read: no mount holds it",
+            id="record not known",
         ),
         pytest.param(
-            [server("a", status(level=None, level_unknown="k3s boots"))],
+            [server("a", full(level="control-plane"))], NODES, "a", "runs at control-plane", id="level"
+        ),
+        pytest.param(
+            [server("a", full(level=None, level_unknown="k3s boots"))],
             NODES,
             "a",
             "unknown: k3s boots",
             id="unknown",
         ),
+        pytest.param([server("a", full(journal={"id": "1"}))], NODES, "a", "step of it is open", id="journal"),
         pytest.param(
-            [server("a", status(journal={"id": "1"}))], NODES, "a", "step of it is open", id="journal"
+            [server("a", full(journal_error="the journal is no JSON"))],
+            NODES,
+            "a",
+            "is open (the journal is no JSON)",
+            id="journal not known",
         ),
         pytest.param(
-            [server("a", None, "no such container")], NODES, "a", "no such container", id="no report"
+            [server("a", "", code=1, error="no such container")], NODES, "a", "no such container", id="no report"
         ),
+        pytest.param([server("a", "what?")], NODES, "a", "printed no report (what?)", id="not a report"),
+        pytest.param([server("a", "[]")], NODES, "a", "printed no report", id="not a report either"),
         pytest.param(
-            [server("a", None)], [node("a", {LABEL: "etcd-only"})], "a", "labelled etcd-only", id="label"
+            [server("a", full(), not_stopped="daemon is busy")], NODES, "a", "could not be stopped: daemon", id="stop"
         ),
+        pytest.param([away("a")], NODES, "a", f"cannot be told ({AWAY})", id="away"),
+        pytest.param([server("a", "")], [node("a", {LABEL: "etcd-only"})], "a", "labelled etcd-only", id="label"),
+        pytest.param([server("a", full())], [node("a", {}, {STEP: "{}"})], "a", "a step is open", id="intent"),
         pytest.param(
-            [server("a", status())], [node("a", {}, {STEP: "{}"})], "a", "a step is open", id="intent"
-        ),
-        pytest.param(
-            [server("a", status())],
+            [server("a", full())],
             [node("b", {LABEL: "control-plane"})],
             "node-b",
             "labelled",
             id="another server",
         ),
-        pytest.param([server("a", status())], [], "group", "No server", id="no API"),
+        pytest.param([server("a", full())], [], "group", "No server", id="no API"),
     ],
-)
+)  # fmt: skip
 def test_refusals(
     servers: list[dict[str, object]], nodes: list[dict[str, Any]], host: str, found: str
 ) -> None:
-    (line,) = removal_refusals(servers, nodes)
+    (line,) = removal_refusals(servers, nodes, [])
     assert host in line
     assert found in line
     assert "\n" not in line
 
 
-def test_a_server_is_told_once() -> None:
-    servers = [server("a", status(level="etcd-only", recorded="etcd-only"))]
-    assert len(removal_refusals(servers, [node("a", {LABEL: "etcd-only"})])) == 1
+def test_a_server_is_told_once_and_all_are_told() -> None:
+    servers = [server("a", full(level="etcd-only", recorded="etcd-only")), away("b")]
+    lines = removal_refusals(servers, [node("a", {LABEL: "etcd-only"}), node("b", {LABEL: "etcd-only"})], [])
+    assert [line.partition(":")[0] for line in lines] == ["a", "b"]
+
+
+@pytest.mark.parametrize("name", ["c", "node-c"])
+@pytest.mark.parametrize(
+    "gone",
+    [
+        pytest.param(away("c"), id="host gone"),
+        pytest.param(server("c", "", code=1, error="no such container"), id="k3s gone"),
+        pytest.param(server("c", full(level=None, level_unknown="k3s is stopped")), id="k3s ended"),
+    ],
+)
+def test_a_server_that_is_named_dead_is_left_out(name: str, gone: dict[str, object]) -> None:
+    nodes = [node("a"), node("c", {LABEL: "etcd-only"}, {STEP: "{}"}, ready="Unknown")]
+    servers = [server("a", full()), gone]
+    assert removal_refusals(servers, nodes, []) != []
+    assert removal_refusals(servers, nodes, [name]) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "ready", "found"),
+    [
+        (full(level="etcd-only"), "Unknown", "its k3s runs at etcd-only"),
+        (full(), "True", "its k3s runs at full"),
+        ("", "True", "its Node is Ready"),
+    ],
+)
+def test_a_server_that_lives_is_not_taken_for_dead(said: str, ready: str, found: str) -> None:
+    (line,) = removal_refusals([server("c", said)], [node("c", ready=ready)], ["c"])
+    assert line.startswith("c: it is named in github_runner_cluster_regrade_dead_servers, but ")
+    assert found in line
+
+
+def test_a_node_outside_of_the_group_can_be_named_dead() -> None:
+    nodes = [node("a"), node("z", {LABEL: "etcd-only"}, ready="Unknown")]
+    assert removal_refusals([server("a", full())], nodes, []) != []
+    assert removal_refusals([server("a", full())], nodes, ["node-z"]) == []
