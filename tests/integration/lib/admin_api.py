@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The cluster's API as its administrator sees it, through whichever server answers. Standard library only.
+"""The cluster's API as its administrator sees it, or a server's own account, through whichever server answers.
+Standard library only.
 
 For checks and watches; nothing of the product is imported and none of its decisions are repeated here.
 """
@@ -37,8 +38,9 @@ class NotSent(NoAnswer):
 class Connection:
     """A connection to one server's own API, made at its first call and again after one that failed."""
 
-    def __init__(self, server: Server, context: ssl.SSLContext, timeout: float = 5) -> None:
+    def __init__(self, server: Server, context: ssl.SSLContext, timeout: float = 5, token: str = "") -> None:
         self.server = server
+        self._token = {"Authorization": f"Bearer {token}"} if token else {}
         self._http = http.client.HTTPSConnection(server.address, PORT, timeout=timeout, context=context)
 
     def close(self) -> None:
@@ -55,7 +57,10 @@ class Connection:
             raise NotSent(f"{self.server.name}: {error or type(error).__name__}") from error
         try:
             self._http.request(
-                method, path, json.dumps(body) if body is not None else None, {"Content-Type": kind}
+                method,
+                path,
+                json.dumps(body) if body is not None else None,
+                {"Content-Type": kind, **self._token},
             )
             answer = self._http.getresponse()
             text = answer.read().decode()
@@ -64,7 +69,7 @@ class Connection:
             raise NoAnswer(f"{self.server.name}: {error or type(error).__name__}") from error
         if answer.status >= 300:
             raise NoAnswer(
-                f"{self.server.name}: {method} {path}: {answer.status} {text[:200]}", answer.status
+                f"{self.server.name}: {method} {path}: {answer.status} {_said(text)}", answer.status
             )
         document = json.loads(text)
         assert isinstance(document, dict)
@@ -178,6 +183,28 @@ class AdminApi:
 
     def config_map(self, name: str) -> str:
         return str(self.call("GET", f"/api/v1/namespaces/default/configmaps/{name}")["data"]["value"])
+
+
+class AccountApi(AdminApi):
+    """The same calls with what the role gave that server's service: its kubeconfig as it lies on the host."""
+
+    def __init__(self, bed: Bed, server: Server) -> None:
+        self.servers = bed.servers
+        text = server.sh("cat /srv/cluster/regrade/kube/config").stdout
+        (authority,) = re.findall(r"certificate-authority-data:\s*(\S+)", text)
+        (self.token,) = re.findall(r"token:\s*(\S+)", text)
+        self._context = ssl.create_default_context(cadata=base64.b64decode(authority).decode())
+
+    def connection(self, server: Server, timeout: float = 5) -> Connection:
+        return Connection(server, self._context, timeout, self.token)
+
+
+def _said(text: str) -> str:
+    """The words of an answer that is not a good one: a Status has a message."""
+    try:
+        return str(json.loads(text)["message"])
+    except (ValueError, TypeError, KeyError):
+        return text[:200]
 
 
 def _administrator(bed: Bed, seconds: float = 60) -> ssl.SSLContext:
