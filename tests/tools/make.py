@@ -116,8 +116,7 @@ def test(report: Report) -> None:
         report.add(timed("bed down", Bed().down))
     finally:
         end(report)
-    # `cycle` as people run it first, by plain `molecule test`.
-    run_scenarios(report, [name for name in scenario_names() if name != "cycle"])
+    run_scenarios(report, tested_scenarios())
     if not keep():
         report.add(timed("nothing is left", lambda: nothing_left(before)))
 
@@ -214,6 +213,11 @@ def figured(report: Report, name: str, *words: str) -> Outcome:
 
 def scenario_names() -> list[str]:
     return sorted(file.parent.name for file in SCENARIOS.glob("*/molecule.yml"))
+
+
+def tested_scenarios() -> list[str]:
+    """Those of `make test`: all of them, `cycle` as people run it first, by plain `molecule test`."""
+    return [name for name in scenario_names() if name != "cycle"]
 
 
 def run_scenarios(report: Report, names: Sequence[str]) -> None:

@@ -175,6 +175,15 @@ def test_every_target_of_the_readme_is_there_and_its_scenarios_too() -> None:
     assert asked and asked <= scenarios
 
 
+def test_make_test_runs_every_scenario() -> None:
+    """Each folder that holds one, whoever made it; plain `molecule test` is `default`, and goes through `cycle`."""
+    folders = {folder.name for folder in make.SCENARIOS.iterdir() if any(folder.glob("*.yml"))}
+    assert set(make.tested_scenarios()) | {"cycle"} == folders
+    default = (make.SCENARIOS / "default" / "molecule.yml").read_text(encoding="utf-8")
+    for part in ("converge.yml", "side_effect.yml", "tests"):
+        assert f"../cycle/{part}" in default and (make.SCENARIOS / "cycle" / part).exists()
+
+
 @pytest.mark.parametrize("check", checks.CHECKS, ids=lambda check: check.name)
 def test_a_check_with_nothing_to_check_fails(
     check: checks.Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
