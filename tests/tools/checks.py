@@ -29,6 +29,7 @@ TREE = archive.TREE
 TYPES = BUILD / "types"
 NAME = ("ansible_collections", "exadev", "k3s_regrade")
 PACKAGE = ".".join((*NAME, "plugins"))
+LOCK = ROOT / "roles" / "github_runner_cluster" / "files" / "requirements.txt"  # of the service's image
 SIMULATION = ("-m", ".".join((*NAME, "tests", "simulation", "simulate")))
 MUTANTS = ("-m", ".".join((*NAME, "tests", "simulation", "mutants")))
 
@@ -64,6 +65,16 @@ CHECKS = (
     Check("vermin", ("vermin", "-t=3.9-", "--no-tips", "--violations", "plugins"), ("plugins/**/*.py",)),
     Check("ruff", ("ruff", "check", "--no-cache", "."), ("plugins/**/*.py", "tests/**/*.py")),
     Check("yamllint", ("yamllint", "--strict", "."), ("*.yml", "roles/**/*.yml")),
+    Check(
+        "packages for arm64",
+        (
+            "python", "-m", "pip", "download", "--disable-pip-version-check", f"--dest={BUILD / 'arm64'}",
+            "--platform=manylinux2014_aarch64", "--platform=manylinux_2_28_aarch64", "--implementation=cp",
+            "--python-version=3.13", "--only-binary=:all:", "--require-hashes", f"--requirement={LOCK}",
+        ),
+        ("roles/*/files/requirements.txt",),
+        r"Successfully downloaded .*\bkubernetes\b",
+    ),
     Check("shellcheck", ("shellcheck",), ("examples/**/*.sh", ".ci/run"), debian="shellcheck", given=True),
     Check(
         "changelog",

@@ -28,6 +28,7 @@ ANSIBLES_OWN = (
     "MANIFEST.json", "FILES.json", "meta/runtime.yml", "CHANGELOG.rst", "changelogs/changelog.yaml",
     "changelogs/config.yaml",
 )  # fmt: skip
+SHARED = ("module_utils", "plugin_utils", "doc_fragments")  # needed only where something refers to it
 FOLDERS = {"include_tasks": "tasks", "import_tasks": "tasks", "template": "templates", "copy": "files"}
 TOLD = re.compile(r"(?<!ansible_collections\.)\bexadev\.k3s_regrade\.([a-z_]+)")
 PROGRAM = re.compile(r"-m[,\s\"']+(regrade\.\w+)")
@@ -72,7 +73,7 @@ def _called_by_name(files: Mapping[str, bytes]) -> Iterator[str]:
         parts = name.split("/")
         if (
             name in (*ANSIBLES_OWN, told.get("readme"), told.get("license_file"))
-            or (parts[0] == "plugins" and len(parts) == 3 and parts[1] not in ("module_utils", "doc_fragments"))
+            or (parts[0] == "plugins" and len(parts) == 3 and parts[1] not in SHARED)
             or (parts[0] == "playbooks" and len(parts) == 2 and name.endswith(".yml"))
             or (parts[0] == "roles" and "/".join(parts[2:]) in LOADED)
         ):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 import testinfra
@@ -61,6 +62,66 @@ def test_the_service_runs_by_itself_and_can_write_little(server: Server) -> None
     assert found["HostConfig"]["NetworkMode"] == "host"
     writable = sorted(mount["Destination"] for mount in found["Mounts"] if mount["RW"])
     assert writable == ["/run/lock", "/var/lib/regrade", "/var/run/docker.sock"]
+
+
+def test_it_has_no_right_that_it_does_not_use(server: Server) -> None:
+    lines = server.docker("exec", "k3s-regrade", "cat", "/proc/1/status").stdout.splitlines()
+    status = {line.split(":")[0]: line.split(":")[1].strip() for line in lines if ":" in line}
+    lock_memory = 1 << 14  # CAP_IPC_LOCK
+    assert {int(status[name], 16) for name in ("CapEff", "CapPrm", "CapBnd")} == {lock_memory}
+    assert status["NoNewPrivs"] == "1"
+    (found,) = json.loads(server.docker("inspect", "k3s-regrade").stdout)
+    assert found["HostConfig"]["Privileged"] is False
+    assert "label=disable" in found["HostConfig"]["SecurityOpt"]  # else SELinux keeps it from the socket
+
+
+def test_it_can_write_no_file_of_its_image_and_16_mib_of_its_own(server: Server) -> None:
+    script = "touch /opt/here; cd /tmp && head -c 20000000 /dev/zero >full; wc -c <full; rm full"
+    done = server.docker("exec", "k3s-regrade", "sh", "-c", script, check=False)
+    assert "Read-only file system" in done.stderr
+    assert "No space left on device" in done.stderr
+    assert int(done.stdout) == 16 << 20
+
+
+def test_the_kernel_holds_it_to_its_memory_and_processes(server: Server) -> None:
+    read = "cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/pids.max 2>/dev/null || "
+    read += "cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/pids/pids.max"
+    found = server.docker("exec", "k3s-regrade", "sh", "-c", read).stdout.split()
+    assert found == [str(256 << 20), "128"]
+
+
+def test_it_listens_on_no_port(server: Server) -> None:
+    script = """
+import os, pathlib
+listening = set()
+for table in ("tcp", "tcp6", "udp", "udp6"):
+    for line in pathlib.Path("/proc/net", table).read_text().splitlines()[1:]:
+        words = line.split()
+        if words[3] == "0A" or table.startswith("udp"):
+            listening.add(f"socket:[{words[9]}]")
+ours = set()
+for name in pathlib.Path("/proc").glob("[0-9]*/fd/*"):
+    try:
+        ours.add(os.readlink(name))
+    except OSError:
+        pass
+assert listening and ours
+print(sorted(listening & ours))
+"""
+    assert server.docker("exec", "k3s-regrade", "python3", "-S", "-c", script).stdout.strip() == "[]"
+    (found,) = json.loads(server.docker("inspect", "k3s-regrade").stdout)
+    assert not found["HostConfig"]["PortBindings"]
+
+
+def test_docker_finds_it_healthy(server: Server) -> None:
+    """Docker asks once a minute, first after one."""
+    end = time.monotonic() + 120
+    while (health := server.docker("inspect", "--format={{.State.Health.Status}}", "k3s-regrade").stdout.strip()) == (
+        "starting"
+    ):
+        assert time.monotonic() < end
+        time.sleep(2)
+    assert health == "healthy"
 
 
 def test_the_watchers_memory_is_locked_and_no_more_than_it_may_take(server: Server) -> None:

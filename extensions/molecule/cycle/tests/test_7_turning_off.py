@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import observer
@@ -68,6 +69,37 @@ def test_fewer_than_three_servers_are_refused(bed: Bed, api: AdminApi, tmp_path:
         variables={"github_runner_cluster_group": "pair", "regrade_servers": "pair"},
     )
     assert_refused(run, "has 2 host(s) (server1, server2) and at least 3 are needed")
+    assert left_behind(bed, api) == []
+
+
+def test_an_image_comes_from_a_file_where_the_host_has_none(bed: Bed, api: AdminApi, tmp_path: Path) -> None:
+    """On server1 alone; one that does not hold the image is refused before anything is changed."""
+    shipped, named, file = "exadev/k3s-regrade:bed", "fleet/regrade:1", tmp_path / "regrade.tar"
+    for words in (["tag", shipped, named], ["save", "--output", str(file), named], ["rmi", named]):
+        subprocess.run(["docker", *words], capture_output=True, check=True)
+
+    def enable(image: str) -> plays.Run:
+        chosen = "{{ %r if inventory_hostname == 'server1' else %r }}"
+        return plays.playbook(
+            "enable",
+            variables={
+                "github_runner_cluster_regrade_image": chosen % (image, shipped),
+                "github_runner_cluster_regrade_image_file": chosen % (str(file), ""),
+            },
+        )
+
+    server1 = bed.servers[0]
+    try:
+        assert_refused(enable("fleet/regrade:2"), f"server1: {file} holds {named}, and it has to hold fleet/regrade:2")
+        assert left_behind(bed, api) == []
+        run = enable(named)
+        assert run.code == 0, run.output
+        assert server1.docker("inspect", "--format={{.Config.Image}}", "k3s-regrade").stdout.strip() == named
+        assert server1.sh("ls /srv/cluster/regrade/image").stdout == ""  # what brought it there is gone
+        assert {host.changed for host in enable(named).hosts.values()} == {0}
+    finally:
+        plays.playbook("disable")
+        server1.docker("rmi", named, check=False)
     assert left_behind(bed, api) == []
 
 
