@@ -51,7 +51,8 @@ def server(real: Real) -> Iterator[Server]:
 def beside(server: Server, *words: str, check: bool = True) -> str:
     """Python, with the core, in k3s's own network."""
     given = (f"--volume={FOLDER}:{FOLDER}:ro", f"--env=PYTHONPATH={FOLDER}/core.zip")
-    return server.docker("run", "--rm", "--network=container:k3s", *given, "exadev/k3s-regrade:bed", "python3", *words, check=check).stdout
+    command = ("exadev/k3s-regrade:bed", "python3", *words)
+    return server.docker("run", "--rm", "--network=container:k3s", *given, *command, check=check).stdout
 
 
 def look(server: Server) -> dict[str, Any]:
