@@ -13,9 +13,10 @@ from typing import Optional
 import pytest
 
 import lanes
+import make
 import parts
 from layout import Settings
-from report import Outcome
+from report import Outcome, Report
 
 FIRST = Settings("regrade-bed", "172.31.66.0/24")
 
@@ -87,3 +88,44 @@ def test_an_interruption_ends_what_runs_and_begins_no_other(
     assert time.monotonic() - began < 30
     assert sorted(begun) == ["breaks", "waits"]
     assert not parts._commands
+
+
+def test_molecule_is_run_on_each_lanes_own_bed_and_what_failed_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Through make.py, with a molecule that only writes down how it was called."""
+    molecule = tmp_path / "molecule"
+    molecule.write_text(
+        "#!/bin/sh\n"
+        f'echo "$REGRADE_BED_NAME $REGRADE_BED_SUBNET $MOLECULE_EPHEMERAL_DIRECTORY $*" >>{tmp_path}/called\n'
+        'case "$*" in "test --scenario-name bad"*) echo "E  what broke"; exit 1;; esac\n'
+        "sleep 0.3\n"
+    )
+    molecule.chmod(0o755)
+    down: list[str] = []
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for name in ("REGRADE_BED_NAME", "REGRADE_BED_SUBNET", "KEEP"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(make.dotvenv, "program", lambda _name: molecule)
+    monkeypatch.setattr(make.Bed, "down", lambda bed: down.append(bed.settings.name))
+    report = Report("make molecule")
+    make.run_scenarios(report, ["bad", "default", "good"])
+
+    called = [line.split(" ", 3) for line in (tmp_path / "called").read_text().splitlines()]
+    assert sorted(words for _bed, _subnet, _notes, words in called) == [
+        "reset",
+        "reset --scenario-name bad",
+        "reset --scenario-name good",
+        "test --destroy=never",
+        "test --scenario-name bad --destroy=never",
+        "test --scenario-name good --destroy=never",
+    ]
+    assert len({(bed, subnet, notes) for bed, subnet, notes, _words in called}) == 2
+    outcomes = {outcome.name: (outcome.passed, outcome.failed) for outcome in report.outcomes}
+    assert outcomes == {"molecule bad": (0, 1), "molecule default": (1, 0), "molecule good": (1, 0)}
+    assert "E  what broke" in capsys.readouterr().out
+    # The bed of the failed one at once, and both at the end.
+    assert sorted(down[1:]) == sorted({bed for bed, _subnet, _notes, _words in called})
+    assert down[0] == next(
+        bed for bed, _subnet, _notes, words in called if words.startswith("test --scenario-name bad")
+    )
