@@ -30,7 +30,7 @@ def beds(first: Settings, count: int = COUNT) -> list[Settings]:
         start = network.network_address + number * network.num_addresses
         found.append(
             dataclasses.replace(
-                first, name=f"{first.name}-{number + 1}", subnet=f"{start}/{network.prefixlen}"
+                first, name=f"{first.name[:38]}-{number + 1}", subnet=f"{start}/{network.prefixlen}"
             )
         )
     return found
