@@ -58,8 +58,8 @@ class LocalStub:
         self._watcher = threading.Thread(target=self._watch, daemon=True)
         self._watcher.start()
 
-    def looks(self) -> LocalK3s:
-        return LocalK3s("pi1", self.moved, 2.0, self.api_port, self.metrics_port, self.balancer_port)
+    def looks(self, node_name: str = "pi1") -> LocalK3s:
+        return LocalK3s(node_name, self.moved, 2.0, self.api_port, self.metrics_port, self.balancer_port)
 
     def start(self) -> None:
         self.stop()
