@@ -90,11 +90,8 @@ class StubSystemd:
         return f"{self.starts:032x}"
 
     def boot(self) -> None:
-        """A start that somebody asked for; one that ends at once is started again by the unit's own Restart."""
-        self.restarts = 0
-        self._life()
-
-    def _life(self) -> None:
+        """A start that somebody asked for; one that ends at once is started again by the unit's own Restart. The
+        count of those goes on, as systemd's does where the unit loops."""
         self.starts += 1
         self.state = ("active", "running")
         if not self.k3s.start():
@@ -142,6 +139,8 @@ class StubSystemd:
                 **self.shown,
             }
             return 0, "".join(f"{key}={values[key]}\n" for key in asked if key in values), ""
+        if verb == "reset-failed":
+            self.restarts = 0
         if verb == "restart" or (verb == "start" and self.state[1] != "running"):
             self.boot()
         return 0, "", ""

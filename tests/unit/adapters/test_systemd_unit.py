@@ -185,12 +185,12 @@ def test_down_and_up_with_one_restart_each(world: World) -> None:
     actuator.preflight()
     actuator.apply_level("etcd-only")
     assert world.recorded() == record.text_for("etcd-only", world.moved)
-    assert world.deeds() == ["reset-failed", "note", "gate", "restart"]
+    assert world.deeds() == ["reset-failed", "note", "gate", "reset-failed", "restart"]
     assert world.hooks.facts[0]["started_at"] == f"{2:032x}", "the invocation of before the restart"
     world.systemd.calls.clear()
     world.actuator().apply_level("control-plane")
     assert world.recorded() == "# regrade-level: control-plane\n"
-    assert world.deeds() == ["note", "gate", "restart"]
+    assert world.deeds() == ["note", "gate", "reset-failed", "restart"]
 
 
 def test_a_gate_that_refuses_puts_the_old_record_back(world: World) -> None:
@@ -249,7 +249,7 @@ def test_a_restart_that_never_happens_leaves_the_step_open(world: World) -> None
 
 
 def test_40_a_crash_loop_gets_the_old_record_back_and_one_start(world: World) -> None:
-    world.systemd.restarts = 7  # counted over months; a restart that is asked for begins anew
+    world.systemd.restarts = 7  # counted over months
     world.k3s.dies_at = {"etcd-only"}
     with pytest.raises(
         ports.ApplyFailed,
@@ -277,7 +277,7 @@ def test_48_a_stopped_unit_of_an_open_step_is_started_and_of_none_is_left(world:
 def test_a_recovery_asks_nobody(world: World) -> None:
     world.at("etcd-only")
     world.actuator().recover()
-    assert world.recorded() is None and world.deeds() == ["restart"] and world.k3s.level == "full"
+    assert world.recorded() is None and world.deeds() == ["reset-failed", "restart"] and world.k3s.level == "full"
 
 
 # --- what is refused before anything ---
@@ -374,7 +374,7 @@ def test_where_k3s_is_told_to_look(world: World, tmp_path: Path) -> None:
 def test_a_trapped_boot_is_restarted_once_more_after_the_gate(world: World) -> None:
     world.k3s.trapped_boots = 1
     world.actuator().apply_level("etcd-only")
-    assert world.deeds() == ["note", "gate", "restart", "note", "gate", "restart"]
+    assert world.deeds() == 2 * ["note", "gate", "reset-failed", "restart"]
     assert world.actuator().trapped() is False
 
 
@@ -404,7 +404,7 @@ def alive(child: subprocess.Popen[bytes]) -> bool:
     return child.poll() is None
 
 
-def test_57_shims_of_this_k3s_and_their_pods_are_ended_and_no_others(
+def test_f57_shims_of_this_k3s_and_their_pods_are_ended_and_no_others(
     world: World, shim: Callable[[Path, str], subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
     """KillMode=process leaves them running, and their memory is what the step was taken for."""
@@ -427,7 +427,7 @@ def test_57_shims_of_this_k3s_and_their_pods_are_ended_and_no_others(
         assert found is None or found.state == "Z", "a pod's process was left running"
 
 
-def test_57_only_etcd_only_ends_them(
+def test_f57_only_etcd_only_ends_them(
     world: World, shim: Callable[[Path, str], subprocess.Popen[bytes]]
 ) -> None:
     ours = shim(world.k3s.data / "data" / "0a1b" / "bin" / "containerd-shim-runc-v2", "sleep 300 & wait")
@@ -437,7 +437,7 @@ def test_57_only_etcd_only_ends_them(
     assert alive(ours)
 
 
-def test_57_pods_that_do_not_end_are_said_and_the_step_stays_open(
+def test_f57_pods_that_do_not_end_are_said_and_the_step_stays_open(
     world: World, shim: Callable[[Path, str], subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours = shim(world.k3s.data / "data" / "0a1b" / "bin" / "containerd-shim-runc-v2", "sleep 300 & wait")
@@ -463,11 +463,11 @@ def test_57_pods_that_do_not_end_are_said_and_the_step_stays_open(
         ("", False),
     ],
 )
-def test_57_what_is_a_shim_of_this_k3s(path: str, expected: bool) -> None:
+def test_f57_what_is_a_shim_of_this_k3s(path: str, expected: bool) -> None:
     assert systemd_unit.is_shim(path, "/var/lib/rancher/k3s") is expected
 
 
-def test_57_a_shim_is_told_after_an_upgrade_and_without_the_right_to_look(
+def test_f57_a_shim_is_told_after_an_upgrade_and_without_the_right_to_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "7"
@@ -484,7 +484,7 @@ def test_57_a_shim_is_told_after_an_upgrade_and_without_the_right_to_look(
     assert systemd_unit.executable(str(tmp_path), 7) == shim
 
 
-def test_57_a_number_that_was_given_to_another_process_is_let_be(
+def test_f57_a_number_that_was_given_to_another_process_is_let_be(
     shim: Callable[[Path, str], subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
     child = shim(tmp_path / "program", "sleep 300")

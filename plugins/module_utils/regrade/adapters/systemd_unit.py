@@ -61,7 +61,6 @@ class SystemdActuator(K3sActuator):
         self._systemctl = Systemctl(settings.unit, settings.call_timeout_seconds)
         self._proc = proc
         self._device: int | None = None  # what the etcd member lay on when it was first looked at
-        self._counts_anew = False  # whether systemd took a restart of ours, which ends its count
 
     def _inspect(self) -> Unit:
         return self._systemctl.show()
@@ -163,23 +162,26 @@ class SystemdActuator(K3sActuator):
             self._refuse_moved(self._server())
         except StepRefused as error:
             raise PlatformError(str(error), sent=False) from None
-        self._counts_anew = False
+        self._begin_count()
         self._systemctl.call("restart", "--no-block")
-        self._counts_anew = True
 
     def _start(self, seconds: float) -> None:
-        self._systemctl.call("reset-failed")  # else one that failed too often is not started
+        self._begin_count()  # else one that failed too often is not started
         self._systemctl.call("start", "--no-block")
+
+    def _begin_count(self) -> None:
+        """Of the restarts of its own policy: a restart of ours does not end the count of one that loops (systemd 252,
+        tried)."""
+        try:
+            self._systemctl.call("reset-failed")
+        except PlatformError as error:
+            raise PlatformError(str(error), sent=False) from None
 
     def _same(self, before: State, now: State) -> None:
         return  # a unit is what its name says, and the addresses are the host's
 
     def _crashes(self, before: State, now: State) -> int:
-        if now.started == before.started:
-            return 0
-        if not self._counts_anew and now.restarts > before.restarts:
-            return now.restarts - before.restarts
-        return now.restarts
+        return 0 if now.started == before.started else now.restarts
 
     def _lay_anyhow(self, server: Server, text: str | None) -> None:
         self._lay(server, text)  # the files are this host's, whatever k3s does
