@@ -42,6 +42,7 @@ from parts import Failed, Part, say, span
 Result = subprocess.CompletedProcess[str]
 T = TypeVar("T")
 
+HEALTH = "http://127.0.0.1:2381/health"
 READY_SECONDS = 180
 STOP_SECONDS = 90
 """A host that is stopped gives its engine this long to stop k3s."""
@@ -135,6 +136,16 @@ class Server:
         logs = self.docker("logs", "--tail=400", CONTAINER, check=False)
         return logs.stdout + logs.stderr
 
+    def k3s_file(self, path: str, check: bool = True) -> Result:
+        """A file as k3s sees it, on stdout."""
+        return self.docker("exec", CONTAINER, "cat", path, check=check)
+
+    def etcd_says(self) -> str:
+        """What etcd answers on its /health, "" where it does not say that it is well."""
+        # No -T: wget of Debian's busybox 1.35 ends with a segmentation fault on it. etcd itself answers in time.
+        found = self.docker("exec", CONTAINER, "wget", "-q", "-O", "-", HEALTH, check=False)
+        return found.stdout if found.returncode == 0 else ""
+
     def stop_k3s(self) -> None:
         """As a person does."""
         self.docker("stop", CONTAINER, timeout=120)
@@ -212,10 +223,19 @@ class Machine(Server):
         return "running" if state["SubState"] in ("running", "start") else state["ActiveState"]
 
     def k3s_started(self) -> str:
-        return self.systemctl("show", "--property=InvocationID", "--value", UNIT).stdout.strip()
+        shown = self.systemctl("show", "--property=InvocationID,ExecMainStartTimestampMonotonic", UNIT).stdout
+        state = dict(line.partition("=")[::2] for line in shown.splitlines())
+        return f"{state['InvocationID']} {state['ExecMainStartTimestampMonotonic']}"
 
     def k3s_log(self) -> str:
         return self.sh(f"journalctl --unit={UNIT} --lines=400 --no-pager", check=False).stdout
+
+    def k3s_file(self, path: str, check: bool = True) -> Result:
+        return self._exec(["cat", path], check, None, 60)
+
+    def etcd_says(self) -> str:
+        found = self.sh(f"busybox wget -q -O - {HEALTH}", check=False)
+        return found.stdout if found.returncode == 0 else ""
 
     def stop_k3s(self) -> None:
         self.systemctl("stop", UNIT)

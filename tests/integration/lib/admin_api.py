@@ -212,7 +212,7 @@ def _administrator(bed: Bed, seconds: float = 60) -> ssl.SSLContext:
     until = time.monotonic() + seconds
     while True:
         for server in bed.servers:
-            found = server.docker("exec", "k3s", "cat", "/etc/rancher/k3s/k3s.yaml", check=False)
+            found = server.k3s_file("/etc/rancher/k3s/k3s.yaml", check=False)
             fields = dict(
                 re.findall(
                     r"(certificate-authority-data|client-certificate-data|client-key-data):\s*(\S+)",

@@ -72,15 +72,15 @@ def still_counts(
 ) -> None:
     """With a third stopped the cluster takes writes, with the stepped one stopped as well it does not."""
     written = f"with-{third.name}-stopped"
-    third.docker("stop", "k3s", timeout=120)
+    third.stop_k3s()
     wait_for("a write is taken by two of three", lambda: api.write_config_map(written, "yes") or True, 30)
     history.mark(outage=True)
-    stepped.docker("stop", "k3s", timeout=120)
+    stepped.stop_k3s()
     for attempt in range(3):
         with pytest.raises(NoAnswer):
             api.write_config_map("with-two-stopped", f"attempt {attempt}", timeout=8, servers=(left,))
-    stepped.docker("start", "k3s")
-    third.docker("start", "k3s")
+    stepped.start_k3s()
+    third.start_k3s()
     wait_for("writes are taken again", lambda: api.write_config_map("with-all-back", "yes") or True, 120)
     wait_for("the other two serve", lambda: left.api_answers() and third.api_answers(), 120)
     wait_for(f"{stepped.name} is at its recorded level", lambda: observer.runs_at(stepped) == "etcd-only", 60)

@@ -44,19 +44,15 @@ def wait_for(what: str, probe: Callable[[], Optional[T]], seconds: float, pause:
 
 
 def etcd_healthy(server: Server) -> bool:
-    # No -T: wget of Debian's busybox 1.35 ends with a segmentation fault on it. etcd itself answers in time.
-    found = server.docker("exec", "k3s", "wget", "-q", "-O", "-", "http://127.0.0.1:2381/health", check=False)
-    return found.returncode == 0 and json.loads(found.stdout).get("health") == "true"
+    said = server.etcd_says()
+    return bool(said) and json.loads(said).get("health") == "true"
 
 
 def members(bed: Bed) -> dict[str, dict[str, Any]]:
     """Member id -> name and peer URLs, from the first server whose etcd lists them."""
     for server in bed.servers:
         for port in (6443, ETCD_ONLY_PORT):
-            found = server.docker(
-                "exec",
-                "k3s",
-                "kubectl",
+            found = server.kubectl(
                 "get",
                 "--raw",
                 "/db/info",
@@ -119,7 +115,7 @@ def identity(bed: Bed, api: AdminApi, of: Optional[Sequence[Server]] = None) -> 
     for server in of or bed.servers:
         meta = nodes[server.name]["metadata"]
         secret = api.call("GET", f"/api/v1/namespaces/kube-system/secrets/{server.name}.node-password.k3s")
-        password = server.docker("exec", "k3s", "cat", "/etc/rancher/node/password").stdout
+        password = server.k3s_file("/etc/rancher/node/password").stdout
         found[server.name] = {
             "uid": meta["uid"],
             "created": meta["creationTimestamp"],
@@ -134,6 +130,9 @@ def identity(bed: Bed, api: AdminApi, of: Optional[Sequence[Server]] = None) -> 
 
 
 def started_at(server: Server, container: str = "k3s") -> str:
+    """Of its last start: k3s's, whatever runs it, or a container's."""
+    if container == "k3s":
+        return server.k3s_started()
     return server.docker(
         "inspect", "--type=container", "--format={{.Id}} {{.State.StartedAt}}", container
     ).stdout.strip()

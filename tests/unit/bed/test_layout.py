@@ -41,6 +41,7 @@ def test_settings_come_from_the_environment_and_empty_is_unset() -> None:
         ("REGRADE_BED_SUBNET", "172.31.66.0/30"),
         ("REGRADE_BED_SUBNET", "172.31.66.1/24"),
         ("REGRADE_BED_SUBNET", "nowhere"),
+        ("REGRADE_BED_SHAPE", "podman"),
     ],
 )
 def test_a_setting_that_cannot_be_used_is_refused_by_name_and_value(name: str, value: str) -> None:
@@ -48,6 +49,30 @@ def test_a_setting_that_cannot_be_used_is_refused_by_name_and_value(name: str, v
         Settings.read({name: value})
     assert name in str(refused.value) and repr(value) in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("subnet", "beside"),
+    [("172.31.66.0/24", "172.31.194.0/24"), ("10.77.129.32/27", "10.77.1.32/27")],
+)
+def test_the_second_shape_stands_beside_the_first(subnet: str, beside: str) -> None:
+    given = {"REGRADE_BED_NAME": "two", "REGRADE_BED_SUBNET": subnet}
+    assert Settings.read({**given, "REGRADE_BED_SHAPE": "docker"}) == Settings.read(given)
+    assert Settings.read({**given, "REGRADE_BED_SHAPE": "systemd"}) == Settings(
+        "two-systemd", beside, None, "systemd"
+    )
+    with pytest.raises(layout.BadSetting, match=r"'10.0.0.0/16': for REGRADE_BED_SHAPE=systemd give a /17"):
+        Settings.read({"REGRADE_BED_SUBNET": "10.0.0.0/16", "REGRADE_BED_SHAPE": "systemd"})
+
+
+def test_a_machine_is_configured_as_the_script_that_installs_k3s_does_it() -> None:
+    found = [layout.machine_files(PLACES, place) for place in PLACES]
+    assert [list(files) for files in found] == 3 * [["config.yaml"]]
+    assert [json.loads(files["config.yaml"])["node-name"] for files in found] == [
+        "server1",
+        "server2",
+        "server3",
+    ]
 
 
 def test_only_the_first_server_founds_the_cluster_and_the_others_join_it() -> None:
