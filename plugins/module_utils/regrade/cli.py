@@ -167,9 +167,11 @@ def _light_options(words: list[str]) -> tuple[str, bool]:
 
 
 def _settings(path: str) -> Settings:
-    """From the file and the environment, which wins. Raises SettingsWrong."""
+    """From the file and the environment, which wins; from the file alone where REGRADE_SETTINGS names it, as on a
+    host, whose users have a KUBECONFIG of their own. Raises SettingsWrong."""
     from .core import settings
 
+    alone = bool(os.environ.get("REGRADE_SETTINGS"))
     path = path or os.environ.get("REGRADE_SETTINGS", "")
     text = ""
     if path or os.path.exists(SETTINGS_FILE):
@@ -181,7 +183,7 @@ def _settings(path: str) -> Settings:
             raise SettingsWrong(
                 f"the settings file {path} cannot be read: {getattr(error, 'strerror', None) or error}"
             ) from None
-    return settings.load(text, dict(os.environ), path or "the settings file")
+    return settings.load(text, {} if alone else dict(os.environ), path or "the settings file")
 
 
 def _health(words: list[str]) -> int:

@@ -326,6 +326,26 @@ def test_it_runs_with_no_ansible_and_no_library() -> None:
     assert command("--help").returncode == 0
 
 
+def test_a_settings_file_that_the_environment_names_stands_alone(tmp_path: Path) -> None:
+    """On a host, whose users have a KUBECONFIG of their own; in the service's container the environment wins."""
+    path = tmp_path / "settings.env"
+    path.write_text("NODE_NAME=a\nKUBE_SERVER=https://b\nLEASE_NAME=of-the-file\nSTATE_DIR=/nowhere\n")
+    script = (
+        "import os, sys; from regrade import cli; found = cli._settings(sys.argv[1]); "
+        "print(found.lease_name, found.kubeconfig)"
+    )
+    for given, words, expected in (
+        ({"REGRADE_SETTINGS": str(path)}, "", "of-the-file /etc/regrade/kube/config"),
+        ({}, str(path), "of-me /home/me"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", script, words],
+            env={"PYTHONPATH": str(LIBRARY), "KUBECONFIG": "/home/me", "LEASE_NAME": "of-me", **given},
+            capture_output=True, text=True, timeout=30, check=False,
+        )  # fmt: skip
+        assert done.stdout.strip() == expected, done.stderr
+
+
 def test_field_cases_a1_and_a2_watch_stops_once_and_names_both_causes(tmp_path: Path) -> None:
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 4000000 kB\nMemAvailable: 3000000 kB\n")

@@ -180,3 +180,20 @@ def test_how_long_a_child_may_take_follows_every_time_that_it_waits() -> None:
     ):
         assert child_seconds(load("", {"NODE_NAME": "a", key: longer})) > usual + float(longer)
     assert 1800 < usual < 7200
+
+
+def test_the_unit_of_systemd_is_named_with_or_without_its_ending() -> None:
+    assert [made(UNIT=name).unit for name in ("k3s", "k3s.service", "k3s@a.service")] == [
+        "k3s.service",
+        "k3s.service",
+        "k3s@a.service",
+    ]
+    for wrong in ("a b", "k3s;reboot", ".service", "k3s/x"):
+        with pytest.raises(SettingsWrong, match=r"is not the name of a service unit, such as k3s"):
+            made(UNIT=wrong)
+
+
+def test_the_data_folder_is_an_absolute_path_or_left_to_k3ss_own_settings() -> None:
+    assert (made().data_dir, made(DATA_DIR="/srv/k3s/").data_dir) == ("", "/srv/k3s")
+    with pytest.raises(SettingsWrong, match=r"DATA_DIR=data is not an absolute path of k3s's data folder"):
+        made(DATA_DIR="data")
