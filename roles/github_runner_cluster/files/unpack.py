@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Unpacks and compiles the core, inside the service's image: whole under the given name, or not at all.
+"""Unpacks and compiles the core: whole under the given name, or not at all.
 
-Run by the role as `python3 -c`, with the role's folder of the host at /regrade.
+Run by the role as `python3 -c` by the Python that will run it (in the service's image, for Docker), with the role's
+folder, the path at which the service will see the library (so that a traceback names it), and the library's name.
 """
 
 from __future__ import annotations
@@ -12,12 +13,11 @@ import shutil
 import sys
 import zipfile
 
-MOUNTED_AT = "/opt/regrade/lib"  # so that a traceback names the path the service sees
-
-libraries = pathlib.Path("/regrade/lib")
+folder, seen_at, name = sys.argv[1:]
+libraries = pathlib.Path(folder, "lib")
 unfinished = libraries / "unfinished"
 shutil.rmtree(unfinished, ignore_errors=True)
-zipfile.ZipFile("/regrade/core.zip").extractall(unfinished)
-if not compileall.compile_dir(unfinished, ddir=MOUNTED_AT, quiet=1):
-    raise SystemExit("The core does not compile with this image's Python. Use Python 3.11 or newer.")
-unfinished.rename(libraries / sys.argv[1])
+zipfile.ZipFile(pathlib.Path(folder, "core.zip")).extractall(unfinished)
+if not compileall.compile_dir(unfinished, ddir=seen_at, quiet=1):
+    raise SystemExit("The core does not compile with this Python. Use Python 3.11 or newer.")
+unfinished.rename(libraries / name)

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,9 @@ def text(*names: str) -> str:
 
 
 DEFAULTS: dict[str, Any] = yaml.safe_load(text("defaults", "main.yml"))
-OPTIONS: dict[str, Any] = yaml.safe_load(text("meta", "argument_specs.yml"))["argument_specs"]["main"]["options"]
+OPTIONS: dict[str, Any] = yaml.safe_load(text("meta", "argument_specs.yml"))["argument_specs"]["main"][
+    "options"
+]
 GIVEN = {
     **DEFAULTS,
     "github_runner_cluster_node_name": "pi-a",
@@ -39,8 +43,18 @@ GIVEN = {
 }
 
 
+SYSTEMD = {
+    "github_runner_cluster_regrade_runtime": "systemd",
+    "__github_runner_cluster_regrade_dir": "/opt/regrade",
+    "__github_runner_cluster_environment": "environment",
+    "__github_runner_cluster_drop_in_folder": "/etc/rancher/k3s/config.yaml.d",
+}
+
+
 def rendered(name: str, **changes: object) -> str:
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
+    environment.globals["lookup"] = lambda kind, template: rendered(template, **changes)
+    environment.filters["hash"] = lambda text, kind: hashlib.new(kind, text.encode()).hexdigest()
     environment.filters["dirname"] = lambda path: path.rpartition("/")[0]
     environment.tests["match"] = lambda value, pattern: re.match(pattern, value) is not None
     return environment.from_string(text("templates", name)).render({**GIVEN, **changes})
@@ -102,3 +116,64 @@ def test_the_services_memory_limit_covers_the_watcher_and_two_steps() -> None:
 def test_one_base_image_is_named_everywhere() -> None:
     base = DEFAULTS["github_runner_cluster_regrade_image_base"]
     assert f"ARG BASE={base}\n" in text("files", "Dockerfile")
+
+
+# --- the second runtime ---
+
+
+def unit(**changes: object) -> dict[str, list[str]]:
+    """The values of each key of the service's unit."""
+    found: dict[str, list[str]] = {}
+    for line in rendered("regrade.service.j2", **SYSTEMD, **changes).splitlines():
+        key, sep, value = line.partition("=")
+        if sep and not line.startswith("#"):
+            found.setdefault(key, []).append(value)
+    return found
+
+
+def test_the_units_settings_are_ones_the_core_takes() -> None:
+    settings = load(rendered("settings.env.j2", **SYSTEMD), {})
+    assert (settings.runtime, settings.unit) == ("systemd", "k3s.service")
+    assert settings.kubeconfig == "/opt/regrade/kube/config"
+
+
+def test_both_runtimes_give_the_watcher_the_same_room_and_rank() -> None:
+    service = yaml.safe_load(rendered("compose.yaml.j2"))["services"]["regrade"]
+    found = unit()
+    assert found["MemoryMax"] == [service["mem_limit"].upper()]
+    assert found["TasksMax"] == [str(service["pids_limit"])]
+    assert found["OOMScoreAdjust"] == [str(service["oom_score_adj"])] == [str(priority.LAST_TO_GO)]
+    assert found["TimeoutStopSec"] == [service["stop_grace_period"]]
+    assert found["ExecStart"][0].endswith(" -S -m regrade.cli watch")
+
+
+def test_the_unit_writes_where_k3s_reads_and_keeps_few_of_roots_rights() -> None:
+    found = unit()
+    assert found["ReadWritePaths"] == ["/etc/rancher/k3s /var/lib/regrade /run/lock"]
+    assert found["CapabilityBoundingSet"] == ["CAP_IPC_LOCK CAP_KILL CAP_SYS_PTRACE"]
+    assert (found["Restart"], found["KillMode"]) == (["always"], ["mixed"])
+
+
+def test_the_units_text_changes_with_the_settings() -> None:
+    assert rendered("regrade.service.j2", **SYSTEMD) != rendered(
+        "regrade.service.j2", **SYSTEMD, github_runner_cluster_regrade_step_up="manual"
+    )
+
+
+def test_the_hosts_command_is_a_shell_script_that_hands_on_its_words(tmp_path: Path) -> None:
+    place = tmp_path / "lib" / "environment" / "bin"
+    place.mkdir(parents=True)
+    (place / "python").write_text('#!/bin/sh\nprintf "%s|" "$REGRADE_SETTINGS" "$@"\n')
+    (place / "python").chmod(0o755)
+    script = tmp_path / "regrade"
+    script.write_text(
+        rendered("regrade_systemd.sh.j2", **{**SYSTEMD, "__github_runner_cluster_regrade_dir": str(tmp_path)})
+    )
+    done = subprocess.run(
+        ["sh", script, "with-lease", "--", "a b"], capture_output=True, text=True, check=True
+    )
+    words = done.stdout.split("|")
+    assert words[0] == f"{tmp_path}/settings.env"
+    assert words[1:3] == ["-I", "-c"]
+    assert words[4:-1] == ["with-lease", "--", "a b"]
+    compile(words[3], "the command", "exec")
