@@ -11,7 +11,7 @@ import ipaddress
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Optional
 
 LABEL = "exadev.bed"
@@ -72,9 +72,13 @@ class Settings:
         shape = environment.get("REGRADE_BED_SHAPE") or cls.shape
         if shape not in (DOCKER, SYSTEMD):
             raise BadSetting(f"REGRADE_BED_SHAPE is {shape!r}: {DOCKER} or {SYSTEMD} was expected")
-        if shape == SYSTEMD:
-            name, subnet = f"{name}-{SYSTEMD}", _beside(network)
-        return cls(name, subnet, environment.get("REGRADE_K3S_IMAGE") or None, shape)
+        found = cls(name, subnet, environment.get("REGRADE_K3S_IMAGE") or None)
+        return found.second() if shape == SYSTEMD else found
+
+    def second(self) -> Settings:
+        """Of the second shape beside this one. Raises BadSetting."""
+        network = ipaddress.IPv4Network(self.subnet)
+        return replace(self, name=f"{self.name}-{SYSTEMD}", subnet=_beside(network), shape=SYSTEMD)
 
 
 def _beside(network: ipaddress.IPv4Network) -> str:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import contextlib
 import json
 import os
 import shutil
@@ -88,7 +89,7 @@ def bed_down(report: Report) -> None:
     why_not = engine.answers()
     if why_not is not None:
         say(f"no Docker engine answers ({why_not}): nothing of a bed can be there")
-    for settings in lanes.beds(Bed().settings):
+    for settings in [*lanes.beds(Bed().settings), *second_shapes(lanes.beds(Bed().settings))]:
         report.add(timed(f"bed down ({settings.name})", Bed(settings).down if why_not is None else lambda: None))
 
 
@@ -211,6 +212,20 @@ def figured(report: Report, name: str, *words: str) -> Outcome:
     return Outcome(name, int(ok), int(not ok), time.monotonic() - began, [] if ok else [why])
 
 
+def second_shapes(beds: Sequence[Settings]) -> list[Settings]:
+    """What a scenario with machines of its own brings up beside these."""
+    found = []
+    for settings in beds:
+        with contextlib.suppress(BadSetting):  # then there can be none
+            found.append(settings.second())
+    return found
+
+
+def has_own_bed(name: str) -> bool:
+    """Whether the scenario brings up its own servers, and so takes them down itself."""
+    return "shared_state: false" in (SCENARIOS / name / "molecule.yml").read_text(encoding="utf-8")
+
+
 def scenario_names() -> list[str]:
     return sorted(file.parent.name for file in SCENARIOS.glob("*/molecule.yml"))
 
@@ -262,8 +277,9 @@ def scenario(name: str, settings: Settings, echo: bool) -> Outcome:
             chosen = [] if name == "default" else ["--scenario-name", name]
             # Servers that went away with a crash left molecule's own notes of them.
             part.run([program, "reset", *chosen], cwd=ROOT, env=env)
+            stays = [] if has_own_bed(name) and not keep() else ["--destroy=never"]
             part.run(
-                [program, "test", *chosen, "--destroy=never"],
+                [program, "test", *chosen, *stays],
                 cwd=ROOT,
                 env=env,
                 timeout=SCENARIO_SECONDS,

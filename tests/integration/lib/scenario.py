@@ -9,6 +9,7 @@ What is done to the bed belongs here; what must come of it belongs to the checks
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any, Optional
@@ -22,9 +23,11 @@ import pressure  # noqa: E402
 from admin_api import AdminApi  # noqa: E402
 from bed import Bed, Result, Server  # noqa: E402
 from history import History  # noqa: E402
+from layout import Settings  # noqa: E402
 from plays import ROOT  # noqa: E402
 
-FOLDER = ROOT / "build" / "molecule" / "cycle"
+# Of this bed: another may go through a cycle at the same time.
+FOLDER = ROOT / "build" / "molecule" / "cycle" / Settings.read(os.environ).name
 BEFORE = FOLDER / "before.json"
 WRITTEN_BEFORE = "written-before"
 STEP_SECONDS = 180
