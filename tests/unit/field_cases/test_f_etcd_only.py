@@ -6,10 +6,15 @@ The soak of the row is in `make faults`; here is what comes of a k3s that ended 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ansible_collections.exadev.k3s_regrade.plugins.filter.refused_node_passwords import (
+    refused_node_passwords,
+)
+from ansible_collections.exadev.k3s_regrade.plugins.filter.unready_nodes import unready_nodes
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.app.operations import settle, step_to
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import marks
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.model import NodeChange
@@ -103,3 +108,49 @@ def test_f54_the_docs_name_the_risk() -> None:
     page = (ROOT / "docs" / "restarts.md").read_text(encoding="utf-8")
     for words in ("k3s#7085", "15 minutes", "without any API server", TOLD):
         assert words in page, words
+
+
+# --- F56: k3s says that a node password was refused, where it was and where it was not ---
+
+NOT_READY_SINCE = "2026-11-30T09:00:40Z"
+SECRETS = {"pi-b": {"uid": "5ec", "created": "2026-11-01T00:00:00Z"}}
+EVENT = {
+    "involvedObject": {"kind": "Node", "name": "pi-b", "uid": "pi-b"},
+    "reason": "NodePasswordValidationFailed",
+    "message": "Deferred node password secret validation failed: unable to verify hash for node 'pi-b': "
+    "hash does not match",
+    "lastTimestamp": "2026-11-30T09:00:05Z",
+}
+LINE = (
+    "2026-11-30T09:00:06.123456789Z level=info msg=\"Waiting to retrieve agent configuration; server is not ready: "
+    "Node password rejected, duplicate hostname or contents of '/etc/rancher/node/password' may not match\""
+)
+
+
+@pytest.mark.parametrize(
+    ("level", "ready", "healed"),
+    [
+        ("etcd-only", "Unknown", []),
+        ("control-plane", "False", []),
+        ("", "True", []),
+        ("", "Unknown", ["5ec"]),
+        ("", "False", ["5ec"]),
+    ],
+)
+def test_f56_a_refused_password_is_healed_at_full_and_not_ready_alone(
+    level: str, ready: str, healed: list[str]
+) -> None:
+    node = {
+        "metadata": {"name": "pi-b", "labels": {marks.LEVEL: level} if level else {}},
+        "status": {"conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": NOT_READY_SINCE}]},
+    }
+    log = {"host": "host-b", "node": "pi-b", "lines": [LINE], "error": ""}
+    found = refused_node_passwords(unready_nodes([node]), [log], [EVENT], SECRETS)
+    assert [item["uid"] for item in found if item["refused"]] == healed
+
+
+def test_f56_healing_never_deletes_a_node() -> None:
+    tasks = ROOT / "roles" / "github_runner_cluster" / "tasks"
+    healing = (tasks / "heal_node_passwords.yml").read_text(encoding="utf-8")
+    verbs = re.findall(r"'(delete|patch|replace|apply|drain|--raw=\S+)'", healing)
+    assert verbs == ["delete", "--raw=/api/v1/namespaces/kube-system/secrets/"]
