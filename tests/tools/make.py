@@ -223,7 +223,9 @@ def second_shapes(beds: Sequence[Settings]) -> list[Settings]:
 
 def has_own_bed(name: str) -> bool:
     """Whether the scenario brings up its own servers, and so takes them down itself."""
-    return "shared_state: false" in (SCENARIOS / name / "molecule.yml").read_text(encoding="utf-8")
+    return name in scenario_names() and "shared_state: false" in (SCENARIOS / name / "molecule.yml").read_text(
+        encoding="utf-8"
+    )
 
 
 def scenario_names() -> list[str]:
@@ -255,7 +257,8 @@ def run_scenarios(report: Report, names: Sequence[str]) -> None:
             renew,
         )
     finally:
-        for settings in beds:
+        own = any(has_own_bed(name) for name in names)  # one that was cut off has left its servers
+        for settings in [*beds, *(second_shapes(beds) if own else [])]:
             end(report, Bed(settings))
 
 

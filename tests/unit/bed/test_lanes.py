@@ -90,6 +90,24 @@ def test_an_interruption_ends_what_runs_and_begins_no_other(
     assert not parts._commands
 
 
+def test_a_scenario_with_servers_of_its_own_takes_them_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert [name for name in make.scenario_names() if make.has_own_bed(name)] == ["systemd"]
+    molecule = tmp_path / "molecule"
+    molecule.write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/called\n')
+    molecule.chmod(0o755)
+    down: list[str] = []
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("REGRADE_BED_NAME", "one")
+    monkeypatch.delenv("KEEP", raising=False)
+    monkeypatch.setattr(make.dotvenv, "program", lambda _name: molecule)
+    monkeypatch.setattr(make.Bed, "down", lambda bed: down.append(bed.settings.name))
+    make.run_scenarios(Report("make molecule"), ["systemd"])
+    assert (tmp_path / "called").read_text().splitlines()[-1] == "test --scenario-name systemd"
+    assert down == ["one", "one-systemd"]
+
+
 def test_molecule_is_run_on_each_lanes_own_bed_and_what_failed_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
