@@ -72,10 +72,19 @@ def between(server: Server) -> None:
 
 def boot_id_by_fixture(server: Server) -> None:
     """From now on the service's clock reads the boot id of a file of this host, which a reboot writes anew."""
-    files = "/srv/cluster/regrade/lib/*/regrade/adapters"
-    server.sh(f"sed -i 's,^BOOT_ID_FILE = .*,BOOT_ID_FILE = \"{BOOT_ID}\",' {files}/clock.py {files}/psi.py")
-    assert server.sh(f"grep -c '{BOOT_ID}' {files}/clock.py {files}/psi.py").stdout.count(":1\n") == 2
     new_boot_id(server)
+    _read_boot_id_from(server, BOOT_ID)
+
+
+def boot_id_of_the_kernel(server: Server) -> None:
+    """As it was shipped."""
+    _read_boot_id_from(server, "/proc/sys/kernel/random/boot_id")
+
+
+def _read_boot_id_from(server: Server, path: str) -> None:
+    files = "/srv/cluster/regrade/lib/*/regrade/adapters"
+    server.sh(f"sed -i 's,^BOOT_ID_FILE = .*,BOOT_ID_FILE = \"{path}\",' {files}/clock.py {files}/psi.py")
+    assert server.sh(f"grep -c '{path}' {files}/clock.py {files}/psi.py").stdout.count(":1\n") == 2
     server.docker("restart", "k3s-regrade")
 
 

@@ -16,6 +16,7 @@ for folder in (TESTS / "bed", TESTS / "integration" / "lib"):
         sys.path.insert(0, str(folder))
 
 import observer  # noqa: E402
+import pressure  # noqa: E402
 import restarts  # noqa: E402
 from admin_api import AdminApi  # noqa: E402
 from bed import Bed  # noqa: E402
@@ -25,13 +26,16 @@ from plays import ROOT  # noqa: E402
 
 
 @pytest.fixture(scope="session")
-def before(bed: Bed, api: AdminApi) -> dict[str, Any]:  # noqa: F811
+def before(bed: Bed, api: AdminApi) -> Iterator[dict[str, Any]]:  # noqa: F811
     """Members, Nodes and node passwords of before, once no watcher has a reason to step."""
     for server in bed.servers:
         restarts.between(server)
         restarts.boot_id_by_fixture(server)
     bed.wait_ready()
-    return observer.identity(bed, api)
+    yield observer.identity(bed, api)
+    for server in bed.servers:
+        restarts.boot_id_of_the_kernel(server)
+        pressure.put(server, pressure.CALM)
 
 
 @pytest.fixture(scope="session")
