@@ -61,6 +61,7 @@ def judged(
     [
         ([log(line())], []),
         ([log(line("unable to verify hash for node 'pi-b': hash does not match"))], []),
+        ([log(f"{REFUSED}.799956+0000 host-b k3s[94]: {REJECTED}")], []),  # a journal's
         ([log("", "no time", line("k3s is up"), line())], [event(reason="Rebooted")]),
         ([log()], [event()]),
         ([], [event()]),

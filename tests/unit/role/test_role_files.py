@@ -77,6 +77,15 @@ def test_the_settings_are_ones_the_core_takes_and_agree_at_the_defaults() -> Non
     )
 
 
+def test_every_runtime_has_what_the_role_asks_of_one() -> None:
+    runtimes = OPTIONS["github_runner_cluster_regrade_runtime"]["choices"]
+    tasks = {path.name for path in (ROLE / "tasks").iterdir()}
+    included = re.compile(r"include_tasks: (\w+_)\{\{[^}]*runtime[^}]*\}\}(_\w+\.yml)")
+    asked = {found for name in tasks for found in included.findall(text("tasks", name))}
+    assert ("heal_", "_log.yml") in asked and len(asked) >= 5
+    assert {f"{before}{runtime}{after}" for before, after in asked for runtime in runtimes} <= tasks
+
+
 def test_what_a_refused_drain_tells_to_set_can_be_set_by_the_role() -> None:
     settings = load(
         rendered(
