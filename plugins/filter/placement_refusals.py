@@ -3,7 +3,8 @@
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Where the role refuses to turn regrading on, as one pure function over facts the role gathered.
 
-No lookups and no calls belong here: the role's tasks gather, this judges, and the tests hold the table.
+No lookups and no calls belong here: the role's tasks gather, the rules of `plugin_utils` judge, and the tests hold
+the table.
 """
 
 from __future__ import annotations
@@ -16,41 +17,37 @@ author: The exadev.k3s_regrade contributors
 description:
   - Takes what was found on every host and in the cluster, and returns one line for each thing that forbids
     turning regrading on, naming the host, what was found and what to do. An empty list allows it.
-positional: _input, nodes, members, group
+positional: _input, cluster
 options:
   _input:
     description:
-      - What was found on each host. Keys V(host), V(node_name), V(running) (whether the container runs, or none
-        where there is no such container), V(role) (the k3s subcommand, C(server) or C(agent)), V(error) (why
-        the container could not be looked at, or empty), V(pressure) (the text of the file the pressure is read
-        from) and V(pressure_error) (why that could not be read, or empty).
+      - One entry for each host of the run. Keys V(host), V(node_name), V(settings) (the text of the settings file
+        as it will be), V(mesh), V(allow_cloud_provider), V(project) (the Compose project of the service) and
+        V(found) (RV(exadev.k3s_regrade.regrade_placement_info#module:server)).
     type: list
     elements: dict
     required: true
-  nodes:
-    description: The Nodes of the cluster as its API lists them. Empty where no API answered.
-    type: list
-    elements: dict
+  cluster:
+    description:
+      - What was found in the cluster. Keys V(nodes) (the Nodes as its API lists them, none where no API answered),
+        V(members) (the members of etcd as k3s lists them at C(/db/info)), V(group_name), V(group) (the hosts of the
+        inventory's group of servers, whether in this run or not, each with the name of its Node), V(lease) (the name
+        of our Lease) and V(leases) (a line for each Lease of C(kube-system), its name and its holder with a tabulator
+        between).
+    type: dict
     required: true
-  members:
-    description: The members of etcd as k3s lists them at C(/db/info).
-    type: list
-    elements: dict
-    required: true
-  group:
-    description: Names of all hosts in the inventory's group of servers, whether in this run or not.
-    type: list
-    elements: str
-    required: true
+seealso:
+  - plugin: exadev.k3s_regrade.placement_warnings
+    plugin_type: filter
 """
 
 EXAMPLES = r"""
 - name: Refuse what regrading must not be turned on for
   ansible.builtin.assert:
     that: refusals | length == 0
-    fail_msg: "{{ refusals | join(' ') }}"
+    fail_msg: "{{ refusals | join(' | ') }}"
   vars:
-    refusals: "{{ servers | exadev.k3s_regrade.placement_refusals(nodes, members, groups['servers']) }}"
+    refusals: "{{ servers | exadev.k3s_regrade.placement_refusals(cluster) }}"
 """
 
 RETURN = r"""
@@ -60,113 +57,44 @@ _value:
   elements: str
 """
 
-import re
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, Iterator, List
 
-STALL = re.compile(r"^some .*\btotal=\d+\b", re.M)
-ETCD_ROLE_LABEL = "node-role.kubernetes.io/etcd"
-LEAST_VOTERS = 3
-
-
-def _host_refusal(server: Dict[str, Any], nodes_by_name: Dict[str, Any]) -> str:
-    """What forbids regrading on this one host, or an empty text."""
-    if server.get("error"):
-        return (
-            "its k3s container could not be looked at: %s. Name the container in "
-            "github_runner_cluster_container_name, or take the host out of the run." % server["error"]
-        )
-    if server.get("role") == "agent":
-        return (
-            "its container runs `k3s agent`, and an agent holds no etcd vote to keep. "
-            "Leave github_runner_cluster_regrade off on this host."
-        )
-    if server.get("role") != "server":
-        return (
-            "its container does not run `k3s server`. Name the container of the server in "
-            "github_runner_cluster_container_name."
-        )
-    if not server.get("running"):
-        return "its k3s container does not run. Start it and run the role again."
-    if server["pressure_error"] or not STALL.search(server["pressure"]):
-        # Absent, empty, EOPNOTSUPP: which state it is does not tell the two causes apart.
-        return (
-            "its memory pressure cannot be read (%s). The kernel is built without CONFIG_PSI (take one that has it), "
-            "or PSI is switched off (add psi=1 to the kernel command line, on Raspberry Pi OS in "
-            "/boot/firmware/cmdline.txt, and reboot). Where the file is another one, name it in "
-            "github_runner_cluster_regrade_pressure_file."
-            % (
-                " ".join(server["pressure_error"].split())
-                or ("no line `some ... total=`" if server["pressure"].strip() else "the file is empty")
-            )
-        )
-    if not nodes_by_name:
-        return ""
-    node = nodes_by_name.get(server["node_name"])
-    if node is None:
-        return (
-            "the cluster has no Node %s (it has %s). Name this server's Node in "
-            "github_runner_cluster_node_name." % (server["node_name"], ", ".join(sorted(nodes_by_name)))
-        )
-    if node["metadata"].get("labels", {}).get(ETCD_ROLE_LABEL) != "true":
-        return (
-            "its Node %s has no etcd role, so it holds no vote to keep. "
-            "Leave github_runner_cluster_regrade off on this host." % server["node_name"]
-        )
-    return ""
+from ansible_collections.exadev.k3s_regrade.plugins.plugin_utils import (
+    placement,
+    placement_cluster,
+    placement_docker,
+    placement_server,
+    placement_unit,
+)
 
 
-def _cluster_refusals(
-    servers: List[Dict[str, Any]],
-    nodes: List[Dict[str, Any]],
-    members: List[Dict[str, Any]],
-    group: List[str],
-) -> List[str]:
-    """What forbids regrading in the whole cluster."""
-    if not nodes:
-        return [
-            "No server of the group answered on its own API, so the voters cannot be counted. "
-            "Bring at least one server to full and run the role again."
-        ]
-    lines = []
-    voters = [member for member in members if member.get("name") and not member.get("isLearner")]
-    if len(voters) < LEAST_VOTERS:
-        lines.append(
-            "etcd has %d voting member(s) (%s) and stepping one down needs %d, so that the others keep a quorum. "
-            "Join more servers first."
-            % (len(voters), ", ".join(sorted(voter["name"] for voter in voters)) or "none", LEAST_VOTERS)
-        )
-    if len(group) < LEAST_VOTERS:
-        lines.append(
-            "The inventory's group of servers has %d host(s) (%s) and at least %d are needed. "
-            "Name all servers of the cluster in it." % (len(group), ", ".join(sorted(group)), LEAST_VOTERS)
-        )
-    hosts_of: Dict[str, List[str]] = {}
-    for server in servers:
-        hosts_of.setdefault(server["node_name"], []).append(server["host"])
-    for node_name, hosts in sorted(hosts_of.items()):
-        if len(hosts) > 1:
-            lines.append(
-                "%s all name the Node %s. Give each its own github_runner_cluster_node_name."
-                % (", ".join(sorted(hosts)), node_name)
-            )
-    return lines
+def _of_host(server: placement.Server, cluster: placement.Cluster) -> Iterator[str]:
+    """Everything that is wrong with one host, so that it is put right in one go."""
+    if server.found.get("role") == "agent":
+        yield from placement_server.agent(server, cluster)
+        return  # what a server needs is nothing to an agent
+    for stage in (
+        placement_docker.ENGINE if server.docker else (),
+        (placement_server.looked_at,),
+        placement_docker.CONTAINER if server.docker else placement_unit.UNIT,
+    ):
+        lines = [line for rule in stage for line in rule(server, cluster)]
+        yield from lines
+        if lines:
+            break  # what comes after rests on it
+    for rule in placement_server.RULES:
+        yield from rule(server, cluster)
 
 
-def placement_refusals(
-    servers: List[Dict[str, Any]],
-    nodes: List[Dict[str, Any]],
-    members: List[Dict[str, Any]],
-    group: List[str],
-) -> List[str]:
+def placement_refusals(servers: List[Dict[str, Any]], cluster: Dict[str, Any]) -> List[str]:
     """Lines that forbid turning regrading on; an empty list allows it."""
-    nodes_by_name = {node["metadata"]["name"]: node for node in nodes}
-    lines = []
-    for server in servers:
-        refusal = _host_refusal(server, nodes_by_name)
-        if refusal:
-            lines.append("%s: %s" % (server["host"], refusal))
-    # A count of voters means nothing to a reader whose hosts are not servers in the first place.
-    return lines or _cluster_refusals(servers, nodes, members, group)
+    run = [placement.server(given) for given in servers]
+    whole = placement.cluster(cluster)
+    lines = [f"{server.host}: {line}" for server in run for line in _of_host(server, whole)]
+    if not whole.nodes:
+        # Where no server could be looked at, that no API answers is no news.
+        return lines or [placement_cluster.NO_API]
+    return lines + [line for rule in placement_cluster.RULES for line in rule(run, whole)]
 
 
 class FilterModule:

@@ -1,216 +1,469 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The table of what the role refuses to be turned on for."""
+"""The table of what the role refuses to be turned on for, each with a twin that passes, and the page that tells it."""
 
 from __future__ import annotations
 
-from typing import Any, Optional
+import re
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Tuple
 
 import pytest
-from ansible_collections.exadev.k3s_regrade.plugins.filter.placement_refusals import placement_refusals
-
-GROUP = ["pi-a", "pi-b", "pi-c"]
-PRESSURE = "some avg10=0.00 avg60=0.00 avg300=0.00 total=12\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=3"
-
-
-def server(host: str, **changes: object) -> dict[str, object]:
-    return {
-        "host": host, "node_name": host, "running": True, "role": "server", "error": "",
-        "pressure": PRESSURE, "pressure_error": "", **changes,
-    }  # fmt: skip
-
-
-def node(name: str, etcd: Optional[str] = "true") -> dict[str, Any]:
-    labels = {} if etcd is None else {"node-role.kubernetes.io/etcd": etcd}
-    return {"metadata": {"name": name, "labels": labels}}
-
-
-def member(name: str, learner: bool = False) -> dict[str, object]:
-    # k3s leaves isLearner out where it is false.
-    return {"ID": 2**60, "name": name and f"{name}-0a1b2c", **({"isLearner": True} if learner else {})}
-
-
-SERVERS = [server(name) for name in GROUP]
-NODES = [node(name) for name in GROUP]
-MEMBERS = [member(name) for name in GROUP]
-
-
-def test_three_voting_servers_are_allowed() -> None:
-    assert placement_refusals(SERVERS, NODES, MEMBERS, GROUP) == []
-
-
-def test_one_host_of_the_group_alone_is_allowed() -> None:
-    assert placement_refusals(SERVERS[:1], NODES, MEMBERS, GROUP) == []
-
-
-def test_more_nodes_than_servers_are_allowed() -> None:
-    assert placement_refusals(SERVERS, [*NODES, node("worker", None)], MEMBERS, GROUP) == []
-
-
-@pytest.mark.parametrize(
-    ("servers", "nodes", "members", "group", "host", "found", "cure"),
-    [
-        pytest.param(
-            [*SERVERS, server("pi-d", role="agent")],
-            NODES,
-            MEMBERS,
-            GROUP,
-            "pi-d",
-            "k3s agent",
-            "Leave",
-            id="agent",
-        ),
-        pytest.param(
-            [server("pi-a", role="")],
-            NODES,
-            MEMBERS,
-            GROUP,
-            "pi-a",
-            "does not run `k3s server`",
-            "Name",
-            id="other",
-        ),
-        pytest.param(
-            [server("pi-a", role="", error="No such container: k3s")],
-            NODES,
-            MEMBERS,
-            GROUP,
-            "pi-a",
-            "No such container: k3s",
-            "container_name",
-            id="no container",
-        ),
-        pytest.param(
-            [server("pi-a", running=False)],
-            NODES,
-            MEMBERS,
-            GROUP,
-            "pi-a",
-            "does not run",
-            "Start it",
-            id="stopped",
-        ),
-        pytest.param(
-            [server("pi-a", node_name="raspberrypi")],
-            NODES,
-            MEMBERS,
-            GROUP,
-            "pi-a",
-            "no Node raspberrypi",
-            "github_runner_cluster_node_name",
-            id="wrong name",
-        ),
-        pytest.param(
-            SERVERS,
-            [node("pi-a", None), *NODES[1:]],
-            MEMBERS,
-            GROUP,
-            "pi-a",
-            "no etcd role",
-            "Leave",
-            id="no etcd",
-        ),
-        pytest.param(
-            SERVERS,
-            [node("pi-a", "false"), *NODES[1:]],
-            MEMBERS,
-            GROUP,
-            "pi-a",
-            "no etcd role",
-            "Leave",
-            id="etcd false",
-        ),
-        pytest.param(
-            [server("pi-a"), server("pi-b", node_name="pi-a")],
-            NODES,
-            MEMBERS,
-            GROUP,
-            "pi-a, pi-b",
-            "Node pi-a",
-            "its own",
-            id="twice the same Node",
-        ),
-        pytest.param(SERVERS, NODES, MEMBERS[:2], GROUP, "etcd", "2 voting", "Join", id="two voters"),
-        pytest.param(
-            SERVERS,
-            NODES,
-            [*MEMBERS[:2], member("pi-c", True)],
-            GROUP,
-            "etcd",
-            "2 voting",
-            "Join",
-            id="a learner",
-        ),
-        pytest.param(
-            SERVERS,
-            NODES,
-            [*MEMBERS[:2], member("")],
-            GROUP,
-            "etcd",
-            "2 voting",
-            "Join",
-            id="an unstarted member",
-        ),
-        pytest.param(SERVERS, NODES, [], GROUP, "etcd", "0 voting member(s) (none)", "Join", id="no members"),
-        pytest.param(
-            SERVERS[:2],
-            NODES,
-            MEMBERS,
-            GROUP[:2],
-            "group",
-            "2 host(s)",
-            "Name all servers",
-            id="two in the group",
-        ),
-        pytest.param(SERVERS, [], [], GROUP, "group", "No server", "Bring", id="no API"),
-    ],
+from ansible_collections.exadev.k3s_regrade.tests.unit.filter.placement_world import (
+    DATA,
+    GROUP,
+    World,
+    member,
+    network,
+    node,
+    server,
 )
-def test_refusals(
-    servers: list[dict[str, object]],
-    nodes: list[dict[str, Any]],
-    members: list[dict[str, object]],
-    group: list[str],
-    host: str,
-    found: str,
-    cure: str,
-) -> None:
-    (line,) = placement_refusals(servers, nodes, members, group)
-    assert host in line
-    assert found in line
-    assert cure in line
-    assert "\n" not in line
 
-
-@pytest.mark.parametrize(
-    ("changes", "found"),
-    [
-        pytest.param(
-            {"pressure": "", "pressure_error": "cat: /proc/pressure/memory: No such file or directory"},
-            "No such file or directory",
-            id="not built in",
-        ),
-        pytest.param(
-            {"pressure": "", "pressure_error": "cat: /proc/pressure/memory: Operation not supported\n"},
-            "Operation not supported",
-            id="psi=0",
-        ),
-        pytest.param({"pressure": ""}, "the file is empty", id="empty"),
-        pytest.param({"pressure": "full avg10=0.00 total=3"}, "no line `some ... total=`", id="another file"),
-        pytest.param({"pressure": "some avg10=0.00 total="}, "no line `some ... total=`", id="cut off"),
-    ],
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "refusals.md"
+LEVEL, OURS = "github-runner.exadev.com/regrade-level", "github-runner.exadev.com/regrade-ours"
+NO_DAEMON = (
+    "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?"
 )
-def test_field_cases_a1_and_a2_a_host_without_pressure_is_refused_and_told_both_causes(
-    changes: dict[str, object], found: str
-) -> None:
-    (line,) = placement_refusals([server("pi-a", **changes), *SERVERS[1:]], NODES, MEMBERS, GROUP)
-    assert line.startswith("pi-a: ")
-    assert found in line
-    assert "CONFIG_PSI" in line and "psi=1" in line
-    assert "\n" not in line
-    # the twin: the same servers, each with pressure to read
-    assert placement_refusals(SERVERS, NODES, MEMBERS, GROUP) == []
+TOO_OLD_A_CLIENT = (
+    "Error response from daemon: client version 1.24 is too old. Minimum supported API version is 1.44, "
+    "please upgrade your client to a newer version"
+)
+ANONYMOUS = "0123456789ab" + "c" * 52
+
+Change = Callable[[World], object]
 
 
-def test_every_host_is_told_at_once() -> None:
-    servers = [server("pi-a", role="agent"), server("pi-b"), server("pi-c", running=False)]
-    lines = placement_refusals(servers, NODES, MEMBERS, GROUP)
-    assert [line.split(":")[0] for line in lines] == ["pi-a", "pi-c"]
+def both(*changes: Change) -> Change:
+    return lambda world: [change(world) for change in changes]
+
+
+def joined(name: str, number: int, host: str = "") -> Change:
+    """One more server is in the cluster, and in the inventory as `host`."""
+
+    def change(world: World) -> None:
+        world.nodes.append(node(name, number))
+        world.members.append(member(name, number))
+        if host:
+            world.group[host] = name
+
+    return change
+
+
+def other_host(host: str, node_name: str) -> Change:
+    def change(world: World) -> None:
+        world.servers.append({**server("pi-c", 13), "host": host, "node_name": node_name})
+        world.group[host] = node_name
+
+    return change
+
+
+def renamed(world: World, name: str) -> None:
+    """pi-a's Node has another name than the inventory says."""
+    world.node["metadata"]["name"] = name
+    world.group = {**world.group, "pi-a": name}
+
+
+def only(count: int) -> Change:
+    """The group has so few hosts, and the cluster so few servers."""
+
+    def change(world: World) -> None:
+        del world.servers[count:], world.nodes[count:], world.members[count:]
+        world.group = {name: name for name in GROUP[:count]}
+
+    return change
+
+
+def in_network(name: str, **found: Any) -> Change:
+    def change(world: World) -> None:
+        world.inspect["HostConfig"]["NetworkMode"] = name
+        world.inspect["NetworkSettings"]["Networks"] = {name: network(**found)}
+        world.node["status"]["addresses"][0]["address"] = found["address"]
+        world.found["addresses"] = [found["address"]]
+
+    return change
+
+
+def container(**host_config: object) -> Change:
+    return lambda world: world.inspect["HostConfig"].update(host_config)
+
+
+def mounted(kind: str, **mount: object) -> Change:
+    return lambda world: world.inspect.update(
+        Mounts=[{"Type": kind, "Destination": DATA, "RW": True, **mount}]
+    )
+
+
+def version(found: str) -> Change:
+    return lambda world: world.node["status"]["nodeInfo"].update(kubeletVersion=found)
+
+
+def started(*words: str, number: int = 0) -> Change:
+    args = '["server","%s"]' % '","'.join(words)
+    return lambda world: world.annotate("k3s.io/node-args", args, number)
+
+
+def meshed(kind: str) -> Change:
+    return lambda world: [one.update(mesh=kind) for one in world.servers]
+
+
+def labelled(number: int, level: str, ours: bool) -> Change:
+    def change(world: World) -> None:
+        world.nodes[number]["metadata"]["labels"][LEVEL] = level
+        if ours:
+            world.annotate(OURS, "cordon,taint", number)
+
+    return change
+
+
+# What is wrong, and a twin beside it that is not.
+CASES: Dict[str, Tuple[Change, Change]] = {
+    # -- what cannot keep its vote
+    "an agent": (lambda w: w.found.update(role="agent"), lambda w: None),
+    "no other server in the group": (only(1), lambda w: w.servers.__delitem__(slice(1, 3))),
+    "two hosts in the group": (only(2), lambda w: w.servers.pop()),
+    "two voters, and a learner": (
+        lambda w: w.members[2].update(isLearner=True),
+        both(joined("pi-d", 14, "pi-d"), lambda w: w.members[3].update(isLearner=True)),
+    ),
+    "a voter that the inventory does not know": (joined("pi-d", 14), joined("pi-d", 14, "192.168.1.14")),
+    "a voter that is no Node": (
+        lambda w: w.members.append(member("pi-d", 14)),
+        lambda w: w.members.append({"ID": 7, "name": "", "peerURLs": ["https://10.0.0.14:2380"]}),
+    ),
+    "no API": (lambda w: w.nodes.clear(), lambda w: None),
+    "no etcd on the Node": (
+        lambda w: w.node["metadata"]["labels"].clear(),
+        lambda w: w.nodes.append(node("worker", 20, "false")),
+    ),
+    "two hosts that are one Node": (other_host("pi-c.lan", "pi-c"), joined("pi-d", 14, "pi-d")),
+    "a Node of another name": (
+        lambda w: renamed(w, "raspberrypi"),
+        lambda w: (renamed(w, "raspberrypi"), w.servers[0].update(node_name="raspberrypi")),
+    ),
+    "the Node of another server": (
+        lambda w: (w.servers[0].update(node_name="pi-d"), joined("pi-d", 14, "pi-d")(w)),
+        joined("pi-d", 14, "pi-d"),
+    ),
+    "a Node that cannot be told": (
+        lambda w: (renamed(w, "raspberrypi"), w.found.update(addresses=["192.168.1.11"])),
+        lambda w: w.found.update(addresses=["192.168.1.11", "10.0.0.11"]),
+    ),
+    "a member that was removed on purpose": (
+        lambda w: w.annotate("etcd.k3s.cattle.io/removed-node-name", "pi-a-535ce28c"),
+        lambda w: w.annotate("etcd.k3s.cattle.io/node-address", "10.0.0.11"),
+    ),
+    "the same on a Node outside this run": (
+        both(joined("pi-d", 14, "pi-d"), lambda w: w.annotate("etcd.k3s.cattle.io/remove", "true", 3)),
+        joined("pi-d", 14, "pi-d"),
+    ),
+    # -- what would lose its vote or its level
+    "a restart policy that leaves it stopped": (
+        container(RestartPolicy={"Name": "on-failure"}),
+        container(RestartPolicy={"Name": "always"}),
+    ),
+    "an address that is not pinned": (
+        in_network("cluster_default", address="172.20.0.6"),
+        in_network("cluster_default", address="172.20.0.6", pinned="172.20.0.6"),
+    ),
+    "an address on Docker's own network": (
+        in_network("bridge", address="172.17.0.2"),
+        in_network("container:0a1b", address=""),
+    ),
+    "a data volume without a name": (
+        mounted("volume", Name=ANONYMOUS),
+        mounted("volume", Name="k3s-data"),
+    ),
+    "data in the container itself": (
+        lambda w: w.inspect.update(Mounts=[]),
+        lambda w: w.inspect.update(
+            Args=["server", "--config=/etc/k3s/config.yaml"],
+            Mounts=[{"Type": "bind", "Source": "/srv/k3s", "Destination": "/etc/k3s", "RW": True}],
+        ),
+    ),
+    "data elsewhere than the volume": (
+        started("--data-dir", "/data"),
+        both(started("--data-dir", "/data"), mounted("volume", Name="k3s-data", Destination="/data")),
+    ),
+    "configuration that is read-only": (
+        lambda w: w.inspect["Mounts"].append(
+            {"Type": "bind", "Source": "/srv/k3s", "Destination": "/etc/rancher/k3s", "RW": False}
+        ),
+        lambda w: w.inspect["Mounts"].append(
+            {"Type": "bind", "Source": "/srv/k3s", "Destination": "/etc/rancher/k3s", "RW": True}
+        ),
+    ),
+    "k3s that dies on stop": (version("v1.33.5+k3s1"), version("v1.33.6+k3s1")),
+    "a cloud provider": (
+        lambda w: w.node["spec"].update(providerID="hcloud://123"),
+        lambda w: (
+            w.node["spec"].update(providerID="hcloud://123"),
+            w.servers[0].update(allow_cloud_provider=True),
+        ),
+    ),
+    "a cloud provider that has not come yet": (
+        lambda w: w.node["spec"].update(
+            providerID="",
+            taints=[{"key": "node.cloudprovider.kubernetes.io/uninitialized", "effect": "NoSchedule"}],
+        ),
+        lambda w: w.node["spec"].update(
+            providerID="", taints=[{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]
+        ),
+    ),
+    "the bootstrap server of Headscale": (
+        both(meshed("headscale_in_cluster"), started("--cluster-init", "true")),
+        both(meshed("headscale_in_cluster"), started("--cluster-init", number=1), lambda w: w.servers.pop(1)),
+    ),
+    "the same where no server says that it founded": (
+        meshed("headscale_in_cluster"),
+        meshed("headscale_hosted"),
+    ),
+    # -- what could not decide
+    "no pressure": (
+        lambda w: w.found.update(
+            pressure="", pressure_error="/proc/pressure/memory: No such file or directory"
+        ),
+        lambda w: w.found.update(pressure="some avg10=1.00 avg60=0.00 avg300=0.00 total=0"),
+    ),
+    "a memory limit": (
+        lambda w: w.found.update(
+            memory_limits=[{"cgroup": "/k3s.slice/docker-0a1b.scope", "bytes": 2 << 30}],
+            cgroup="/k3s.slice/docker-0a1b.scope",
+        ),
+        lambda w: (
+            w.found.update(
+                memory_limits=[{"cgroup": "/k3s.slice/docker-0a1b.scope", "bytes": 2 << 30}],
+                cgroup="/k3s.slice/docker-0a1b.scope",
+            ),
+            w.set(pressure_file="/sys/fs/cgroup/k3s.slice/memory.pressure"),
+        ),
+    ),
+    "times that contradict each other": (
+        lambda w: w.set(cooldown_down_windows=1),
+        lambda w: w.set(cooldown_up_windows=2),
+    ),
+    "a floor that this host's memory does not allow": (
+        lambda w: w.found.update(memory_total=512 << 20),
+        lambda w: (
+            w.found.update(memory_total=512 << 20),
+            w.set(memavailable_floor="64MiB", headroom_etcd_only="200MiB"),
+        ),
+    ),
+    # -- what could not act
+    "no docker": (lambda w: w.unable(engine_error="missing", socket_there=False), lambda w: None),
+    "no Docker socket": (
+        lambda w: w.unable(
+            engine_error=NO_DAEMON,
+            socket_there=False,
+        ),
+        lambda w: None,
+    ),
+    "Docker may not be asked": (
+        lambda w: w.unable(
+            engine_error="permission denied while trying to connect to the Docker daemon socket"
+        ),
+        lambda w: None,
+    ),
+    "Docker gives no answer": (
+        lambda w: w.unable(engine_error=TOO_OLD_A_CLIENT),
+        lambda w: w.docker.update(api="1.44"),
+    ),
+    "podman": (lambda w: w.unable(podman=True), lambda w: None),
+    "rootless": (
+        lambda w: w.docker.update(
+            security=["name=seccomp,profile=builtin", "name=rootless", "name=cgroupns"]
+        ),
+        lambda w: w.docker.update(security=["name=seccomp,profile=builtin", "name=userns"]),
+    ),
+    "Docker too old": (
+        lambda w: w.docker.update(engine="19.03.15", api="1.40"),
+        lambda w: w.docker.update(engine="20.10.24", api="1.41"),
+    ),
+    "no Compose": (lambda w: w.docker.update(compose=""), lambda w: w.docker.update(compose="v2.18.1")),
+    "Compose too old": (
+        lambda w: w.docker.update(compose="2.3.3"),
+        lambda w: w.docker.update(compose="dev"),
+    ),
+    "no such container": (
+        lambda w: w.unable(error="Error: No such container: k3s"),
+        lambda w: None,
+    ),
+    "another container": (lambda w: w.found.update(role=""), lambda w: None),
+    "k3s does not run": (lambda w: w.found.update(running=False, addresses=[]), lambda w: None),
+    "no such unit": (
+        lambda w: w.as_unit(role="", running=False, addresses=[], error="k4s is not-found"),
+        lambda w: w.as_unit(),
+    ),
+    "a unit that is no k3s server": (lambda w: w.as_unit(role=""), lambda w: w.as_unit()),
+    "a unit that is an agent's": (lambda w: w.as_unit(role="agent"), lambda w: w.as_unit()),
+    "a unit that does not run": (lambda w: w.as_unit(running=False, addresses=[]), lambda w: w.as_unit()),
+    "a unit that stays stopped": (
+        lambda w: w.as_unit(restart="on-failure"),
+        lambda w: w.as_unit(restart="always"),
+    ),
+    "a host that cannot run the service": (
+        lambda w: w.as_unit(
+            unfit="/usr/bin/python3 is 3.9 and the service needs 3.10 or newer. Name one in "
+            "github_runner_cluster_regrade_python."
+        ),
+        lambda w: w.as_unit(),
+    ),
+    "KUBE_SERVER is this server": (
+        lambda w: w.calls("https://pi-a.lan:6443", "10.0.0.11"),
+        lambda w: w.calls("https://pi-b.lan:6443", "10.0.0.12"),
+    ),
+    "a virtual address that it holds": (
+        lambda w: (
+            w.calls("https://10.0.0.100:6443", "10.0.0.100"),
+            w.found["addresses"].append("10.0.0.100"),
+        ),
+        lambda w: w.calls("https://10.0.0.100:6443", "10.0.0.100"),
+    ),
+    "a name that does not resolve": (
+        lambda w: w.calls("https://pi-x.lan:6443", "", "name", "Name or service not known"),
+        lambda w: w.calls("https://pi-b.lan:6443", "10.0.0.12"),
+    ),
+    "another server's API cannot be reached": (
+        lambda w: w.calls("https://10.0.0.12:6443", "10.0.0.12", "network", "no answer within 5 s"),
+        both(
+            labelled(1, "etcd-only", True),
+            lambda w: w.calls("https://10.0.0.12:6443", "10.0.0.12", "network", "Connection refused"),
+        ),
+    ),
+    "a name that is not in the certificate": (
+        lambda w: w.calls(
+            "https://api.lan:6443",
+            "10.0.0.12",
+            "certificate",
+            "Hostname mismatch, certificate is not valid for 'api.lan'.",
+        ),
+        lambda w: w.calls("https://api.lan:6443", "10.0.0.12"),
+    ),
+    "another authority": (
+        lambda w: w.calls(
+            "https://10.0.0.12:6443", "10.0.0.12", "authority", "self-signed certificate in certificate chain"
+        ),
+        lambda w: None,
+    ),
+    "a certificate that has expired": (
+        lambda w: w.calls("https://10.0.0.12:6443", "10.0.0.12", "validity", "certificate has expired"),
+        lambda w: None,
+    ),
+    "an API that does not serve": (
+        lambda w: w.calls("https://10.0.0.12:6443", "10.0.0.12", "answer", "503 apiserver not ready"),
+        both(
+            labelled(1, "etcd-only", True),
+            lambda w: w.calls("https://10.0.0.12:6443", "10.0.0.12", "answer", "503 apiserver disabled"),
+        ),
+    ),
+    # -- another implementation of regrading
+    "another service on the host": (
+        lambda w: w.docker["others"].append({"name": "cluster-regrade-1", "project": "cluster"}),
+        lambda w: w.docker["others"].append(
+            {"name": "cluster-regrade-regrade-run-1", "project": "cluster-regrade"}
+        ),
+    ),
+    "another Lease": (
+        lambda w: w.leases.update({"regrade-lock": "pi-b"}),
+        lambda w: w.leases.update({"plndr-cp-lock": "pi-a"}),
+    ),
+    "a level that is not ours": (labelled(0, "etcd-only", False), labelled(0, "etcd-only", True)),
+    "the same on a server outside this run": (
+        both(joined("pi-d", 14, "pi-d"), labelled(3, "control-plane", False)),
+        both(joined("pi-d", 14, "pi-d"), labelled(3, "control-plane", True)),
+    ),
+}
+
+WARNED: Dict[str, Tuple[Change, Change]] = {
+    "k3s that may die on stop": (version("v1.34.1+k3s1"), version("v1.34.2+k3s1")),
+    "kube-vip's address": (
+        lambda w: w.leases.update({"plndr-cp-lock": "pi-a"}),
+        lambda w: w.leases.update({"plndr-cp-lock": "pi-x"}),
+    ),
+    "a cloud provider that is allowed": (
+        lambda w: (
+            w.node["spec"].update(providerID="aws:///a/i-1"),
+            w.servers[0].update(allow_cloud_provider=True),
+        ),
+        lambda w: w.servers[0].update(allow_cloud_provider=True),
+    ),
+}
+
+
+def page(heading: str) -> Dict[str, List[str]]:
+    part = PAGE.read_text(encoding="utf-8").partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| ([^|]+) \| (.+) \|$", part, re.M)
+    return {name: line.split("<br>") for name, line in rows if name not in ("case", "---")}
+
+
+def changed(change: Change) -> World:
+    world = World()
+    change(world)
+    return world
+
+
+def row(name: str, lines: List[str]) -> str:
+    return f"| {name} | {'<br>'.join(lines)} |"
+
+
+def test_three_voting_servers_are_allowed_and_nothing_is_said() -> None:
+    world = World()
+    assert (world.refusals(), world.warnings()) == ([], [])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_refusals(name: str) -> None:
+    wrong, twin = CASES[name]
+    lines = changed(wrong).refusals()
+    assert lines == page("Refused").get(name), f"in {PAGE.name} it should be:\n{row(name, lines)}"
+    assert changed(twin).refusals() == [], "the twin"
+
+
+@pytest.mark.parametrize("name", WARNED)
+def test_warnings(name: str) -> None:
+    wrong, twin = WARNED[name]
+    world = changed(wrong)
+    assert world.warnings() == page("Warned of").get(name), row(name, world.warnings())
+    assert world.refusals() == []
+    assert changed(twin).warnings() == [], "the twin"
+
+
+def test_the_page_tells_these_and_no_others() -> None:
+    assert list(page("Refused")) == list(CASES)
+    assert list(page("Warned of")) == list(WARNED)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_refusal_is_one_line_that_names_the_host(name: str) -> None:
+    for line in changed(CASES[name][0]).refusals():
+        assert "\n" not in line and line.endswith(".")
+        assert re.search(r"\b(pi-[a-d]|group)\b", line) or "etcd has" in line or "kube-system/" in line
+
+
+def test_every_host_is_told_at_once_and_everything_of_it() -> None:
+    world = World()
+    container(RestartPolicy={"Name": "no"})(world)
+    world.found.update(pressure="")
+    world.servers[1]["found"]["role"] = "agent"
+    world.servers[2]["found"]["running"] = False
+    del world.members[2]
+    told = [line.split(": ")[0] for line in world.refusals()]
+    assert told[:4] == ["pi-a", "pi-a", "pi-b", "pi-c"]
+    assert len(told) == 5 and told[4].startswith("etcd has 2 voting member(s)")
+
+
+@pytest.mark.parametrize("key", ["pressure", "kube_server", "docker", "addresses", "cgroup", "memory_total"])
+def test_what_a_host_did_not_tell_is_no_traceback(key: str) -> None:
+    world = World()
+    del world.found[key]
+    assert all(line.startswith("pi-a: ") for line in world.refusals())
+
+
+def test_a_node_that_is_odd_is_no_traceback() -> None:
+    world = World()
+    world.nodes.append(
+        {"metadata": {"name": "odd", "labels": None, "annotations": {"k3s.io/node-args": "[[["}}}
+    )
+    world.nodes.append(
+        {"metadata": {"name": "odder", "annotations": {"k3s.io/node-args": '{"a":1}'}}, "status": None}
+    )
+    meshed("headscale_in_cluster")(world)
+    assert len(world.refusals()) == 1

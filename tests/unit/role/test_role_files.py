@@ -106,6 +106,11 @@ def test_the_services_health_is_what_the_command_says() -> None:
     assert "start_interval" not in service["healthcheck"]
 
 
+def test_the_service_is_on_the_network_that_the_other_servers_apis_were_tried_from() -> None:
+    service = yaml.safe_load(rendered("compose.yaml.j2"))["services"]["regrade"]
+    assert service["network_mode"] == "host"
+
+
 def test_the_service_is_protected_where_the_host_allows_it_and_starts_where_not() -> None:
     service = yaml.safe_load(rendered("compose.yaml.j2"))["services"]["regrade"]
     assert service["oom_score_adj"] == priority.LAST_TO_GO
