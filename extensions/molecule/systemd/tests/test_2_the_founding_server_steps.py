@@ -9,7 +9,7 @@ import pressure
 import scenario
 from admin_api import AdminApi
 from bed import Bed, Machine
-from cycle_checks import assert_marked_etcd_only, cooldowns_kept, reaches_etcd_only, still_counts
+from cycle_checks import assert_marked, cooldowns_kept, reaches_etcd_only, still_counts
 from history import History, levels_of
 from observer import wait_for
 
@@ -50,7 +50,7 @@ def test_etcd_serves_and_nothing_of_its_identity_changed(
     assert observer.etcd_healthy(machines[0])
     assert not machines[0].api_answers()
     assert observer.identity(bed, api) == scenario.before()["identity"]
-    assert_marked_etcd_only(api.node("server1"))
+    assert_marked(api.node("server1"))
 
 
 def test_the_roles_second_run_and_its_rehearsal_change_nothing(api: AdminApi) -> None:
