@@ -12,6 +12,7 @@ from __future__ import annotations
 import concurrent.futures
 import http.client
 import ipaddress
+import os
 import posixpath
 import re
 import socket
@@ -21,6 +22,7 @@ from urllib.parse import urlsplit
 
 API_PORT = 6443
 CGROUPS = "/sys/fs/cgroup"
+UNITS = "/etc/systemd/system"
 # OpenSSL's codes for a certificate that is good and another one's: of a name, of an address.
 OTHER_NAME = (62, 64)
 # Of an authority that is not the cluster's.
@@ -105,6 +107,15 @@ def of_process(pid: int) -> Dict[str, Any]:
         "cgroup": cgroup,
         "memory_limits": memory_limits(cgroup),
     }
+
+
+def regrade_units(folder: str = UNITS) -> List[str]:
+    """Every unit of systemd with regrading in its name, whoever made it; none where there is no systemd."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return []
+    return sorted(name for name in names if name.endswith(".service") and "regrade" in name)
 
 
 # --- Other servers' APIs, as the service will call them: from this host's network. ---

@@ -135,6 +135,12 @@ server:
       type: list
       elements: dict
       returned: always
+    units:
+      description: The units of systemd with regrading in their names.
+      type: list
+      elements: str
+      returned: always
+      sample: [regrade.service]
     kube_server:
       description: What came of the call to each URL.
       type: list
@@ -178,6 +184,7 @@ def main() -> None:
         server={
             **of_docker,
             **server_facts.of_process(pid),
+            "units": server_facts.regrade_units(),
             **server_facts.pressure(given["pressure_file"]),
             "memory_total": server_facts.memory_total(server_facts.read_text(given["meminfo_file"])[0]),
             "kube_server": server_facts.reach(given["kube_server"], given["authority"], given["timeout"]),

@@ -38,6 +38,7 @@ UNINITIALIZED = "node.cloudprovider.kubernetes.io/uninitialized"
 K3S_PROVIDER = "k3s://"
 IN_CLUSTER = "headscale_in_cluster"
 KUBE_VIP_LEASE = "plndr-cp-lock"
+OUR_UNIT = "regrade.service"
 CGROUPS = "/sys/fs/cgroup"
 
 # How the one that is meant is named, by what runs it.
@@ -258,6 +259,15 @@ def _names_cgroup(file: str, cgroup: str) -> bool:
     return f"{cgroup}/".startswith(folder[len(CGROUPS) :] + "/")
 
 
+def other_unit(server: Server, _cluster: Cluster) -> Iterator[str]:
+    for name in texts(server.found.get("units")):
+        if name != OUR_UNIT or server.found.get("kind") != "unit":
+            yield (
+                f"another implementation of regrading is there: the unit {name}, where this role runs its own as a "
+                f"{server.found.get('kind')}. Turn that one off and remove its file (`systemctl disable --now {name}`)."
+            )
+
+
 # --- KUBE_SERVER: the other servers' APIs ---
 
 HERE = "github_runner_cluster_regrade_kube_server"
@@ -311,7 +321,7 @@ def _stepped_down(entry: Dict[str, object], problem: str, cluster: Cluster) -> b
 
 RULES: Tuple[Rule, ...] = (
     unfit, pressure, settings, memory_limit, named, etcd_role, removed_member, unmarked_label, cloud_provider,
-    headscale, kube_server,
+    headscale, kube_server, other_unit,
 )  # fmt: skip
 
 

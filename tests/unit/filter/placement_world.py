@@ -127,6 +127,7 @@ def server(name: str, number: int) -> Dict[str, Any]:
             "memory_limit": 0,
             "memory_limits": [],
             "memory_total": 4 << 30,
+            "units": [],
             "pressure": PRESSURE,
             "pressure_error": "",
             "kube_server": [

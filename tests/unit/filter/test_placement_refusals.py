@@ -361,6 +361,14 @@ CASES: Dict[str, Tuple[Change, Change]] = {
             {"name": "cluster-regrade-regrade-run-1", "project": "cluster-regrade"}
         ),
     ),
+    "another unit on the host": (
+        lambda w: w.found.update(units=["k3s-regrade.service"]),
+        lambda w: w.as_unit(units=["regrade.service"]),
+    ),
+    "the unit of this role's other runtime": (
+        lambda w: w.found.update(units=["regrade.service"]),
+        lambda w: w.found.update(units=[]),
+    ),
     "another Lease": (
         lambda w: w.leases.update({"regrade-lock": "pi-b"}),
         lambda w: w.leases.update({"plndr-cp-lock": "pi-a"}),

@@ -96,6 +96,13 @@ def test_the_pressure_is_the_files_text_or_why_not(tmp_path: Path) -> None:
     assert server_facts.memory_total("") == 0
 
 
+def test_units_of_regrading_are_found_whoever_made_them(tmp_path: Path) -> None:
+    for name in ("k3s.service", "regrade.service", "old-regrade.service", "regrade.service.d", "regrade.timer"):
+        (tmp_path / name).touch()
+    assert server_facts.regrade_units(str(tmp_path)) == ["old-regrade.service", "regrade.service"]
+    assert server_facts.regrade_units(str(tmp_path / "none")) == []
+
+
 # --- other servers' APIs ---
 
 
