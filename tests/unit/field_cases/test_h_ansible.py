@@ -151,6 +151,8 @@ DENIED = (
     "unix /var/run/docker.sock: connect: permission denied"
 )
 NOBODY = 65534
+# Lookups that read a file, or what a command says, where Ansible itself runs.
+READERS = ("csvfile", "file", "fileglob", "first_found", "ini", "lines", "pipe", "template", "unvault")
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -192,7 +194,8 @@ def test_h68_no_task_play_or_example_reads_a_file_of_the_controller() -> None:
     ]
     assert looked_up, "nothing was looked at"
     for path, plugin, word in looked_up:
-        assert plugin == "exadev.k3s_regrade.core_archive" or word.strip("'") in own, (path, plugin, word)
+        if plugin.rpartition(".")[2] in READERS:
+            assert word.strip("'") in own, (path, plugin, word)
 
 
 def test_h68_the_modules_time_out_is_above_drain_and_restart_and_told() -> None:
