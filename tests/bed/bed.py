@@ -245,7 +245,8 @@ class Machine(Server):
 
     def _is_up(self) -> bool:
         state = self.systemctl("is-system-running", check=False, timeout=20).stdout.strip()
-        return state in ("running", "degraded")
+        # Late in its boot it waits for k3s, which may wait for its peers.
+        return state in ("running", "degraded", "starting")
 
 
 class Bed:

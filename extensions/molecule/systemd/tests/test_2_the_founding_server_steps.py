@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import observer
 import plays
-import pressure
 import scenario
 from admin_api import AdminApi
 from bed import Bed, Machine
@@ -90,21 +89,7 @@ def test_the_stepped_server_still_counts(bed: Bed, api: AdminApi, history: Histo
     still_counts(bed, api, history, stepped=server1, third=server3, left=server2)
 
 
-def test_a_host_that_is_started_anew_is_at_the_level_it_had(
-    machines: tuple[Machine, ...], bed: Bed, api: AdminApi, history: History
-) -> None:
-    stepped = machines[0]
-    stepped.stop_host()
-    stepped.start_host()
-    wait_for("it runs at etcd-only", lambda: observer.runs_at(stepped) == "etcd-only", 90)
-    wait_for("its etcd is healthy", lambda: observer.etcd_healthy(stepped), 60)
-    assert counted(stepped, SHIMS) == 0
-    assert observer.identity(bed, api) == scenario.before()["identity"]
-    assert observer.label(api, "server1") == "etcd-only"
-
-
 def test_calm_brings_it_back_to_full_by_itself(bed: Bed, api: AdminApi) -> None:
-    pressure.begin(bed.servers[0])  # it ended with its host
     scenario.calm(bed)
     wait_for("server1 is at full", lambda: observer.at_full_again(api, "server1"), 2 * scenario.STEP_SECONDS)
     assert observer.identity(bed, api) == scenario.before()["identity"]

@@ -7,6 +7,7 @@ import json
 
 import observer
 import plays
+import pressure
 import scenario
 from admin_api import AdminApi
 from bed import Bed, Machine
@@ -30,6 +31,20 @@ def test_a_k3s_that_is_killed_there_comes_back_at_its_level(
     wait_for("it runs at etcd-only", lambda: observer.runs_at(machines[1]) == "etcd-only", 60)
     wait_for("its etcd is healthy", lambda: observer.etcd_healthy(machines[1]), 60)
     assert observer.identity(bed, api) == scenario.before()["identity"]
+
+
+def test_a_host_that_is_started_anew_is_at_the_level_it_had(
+    machines: tuple[Machine, ...], bed: Bed, api: AdminApi
+) -> None:
+    # Stepped by hand it is held there, whatever memory looks like while the fixture is away with its host.
+    machines[1].stop_host()
+    machines[1].start_host()
+    wait_for("it runs at etcd-only", lambda: observer.runs_at(machines[1]) == "etcd-only", 90)
+    wait_for("its etcd is healthy", lambda: observer.etcd_healthy(machines[1]), 60)
+    assert machines[1].systemctl("is-active", "regrade.service").stdout.strip() == "active"
+    assert observer.identity(bed, api) == scenario.before()["identity"]
+    assert observer.label(api, "server2") == "etcd-only"
+    pressure.begin(machines[1])
 
 
 def test_by_the_module(api: AdminApi) -> None:
