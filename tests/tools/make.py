@@ -9,6 +9,7 @@ Standard library only: it runs before there is a virtual environment. Settings, 
     KEEP=1               (anything but empty or 0) leave what was brought up
     REGRADE_K3S_IMAGE    another k3s image
     REGRADE_BED_NAME, REGRADE_BED_SUBNET    another bed beside one that runs
+    REGRADE_BED_SHAPE=systemd               make bed-up: machines on which k3s is a unit
 """
 
 from __future__ import annotations
