@@ -16,6 +16,8 @@ from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.adapter
     level_record,
     pair_files,
     psi,
+    systemctl,
+    systemd_unit,
 )
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.adapters import docker_probe as probe
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.adapters import (
@@ -111,6 +113,47 @@ def test_whatever_docker_inspect_says_the_container_has_a_state(found: Any) -> N
     state = docker_engine._state_of(found if isinstance(found, dict) else {})
     assert not (state.running and state.restarting)
     assert all(isinstance(address, str) and address for address in state.addresses)
+
+
+# --- systemctl show ---
+
+SHOWN = {
+    "LoadState": ["loaded", "not-found", "masked", ""],
+    "ActiveState": ["active", "activating", "deactivating", "inactive", "failed", "reloading", ""],
+    "SubState": ["running", "start", "auto-restart", "auto-restart-queued", "start-pre", "stop-sigterm", "dead", ""],
+    "Job": ["", "0", "77"],
+    "InvocationID": ["", "7304"],
+    "MainPID": ["0", "4711", "", "x"],
+    "NRestarts": ["0", "7", "[not set]"],
+    "Result": ["success", "exit-code", "start-limit-hit"],
+    "ExecMainCode": ["0", "1", "2"],
+    "ExecMainStatus": ["0", "1", "9"],
+    "Restart": ["always", "no"],
+    "TimeoutStopUSec": ["1min 30s", "infinity", "5s", "0", "1.2.3s", "500ms"],
+    "ExecStart": ["", "{ path=/k3s ; argv[]=/k3s server --data-dir=/d ; ignore_errors=no ; pid=0 }", "{"],
+    "Environment": ["", "A=b \"C=d e\"", "'"],
+    "EnvironmentFiles": ["", "/nowhere (ignore_errors=yes)"],
+}
+LINES = st.tuples(*(st.sampled_from(values).map(f"{key}={{}}".format) for key, values in SHOWN.items()))
+
+
+@given(st.text() | LINES.map("\n".join))
+def test_whatever_systemctl_shows_the_unit_has_a_state(shown: str) -> None:
+    unit = systemctl.unit_of("k3s.service", shown)
+    state = systemd_unit.state_of(unit)
+    assert not (state.running and state.restarting)
+    assert bool(state.why) is not state.running, "why it does not run is said, and only then"
+    assert not state.why or one_line(Exception(state.why))
+    assert unit.stop_seconds >= 0
+    assert all("=" in pair for pair in systemctl.environment_of(unit))
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("1min 30s", 90), ("infinity", float("inf")), ("500ms", 0.5), ("1h", 3600), ("2min", 120), ("0", 0), ("5s", 5)],
+)
+def test_a_time_in_systemds_words(text: str, seconds: float) -> None:
+    assert systemctl.seconds_of(text) == seconds
 
 
 # --- what k3s and etcd print ---
