@@ -121,7 +121,7 @@ def test_outages_come_first() -> None:
     [
         None,
         {},
-        report(version=2),
+        report(node("a"), version=2),
         report(node("a"), version="one"),
         report(),
         report(nodes=None),

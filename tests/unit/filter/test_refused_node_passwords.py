@@ -146,5 +146,10 @@ def test_it_is_left_alone_with_the_reason(found: Any, logs: Any, secrets: Any, w
     assert words in item["words"]
 
 
+def test_the_newest_evidence_is_told() -> None:
+    found = judged(unready(), [log(line(), line(at="2026-11-30T09:00:10"))], [event("2026-11-30T09:00:07Z")])
+    assert found["words"].startswith("pi-b: its password was refused at 2026-11-30T09:00:10Z")
+
+
 def test_without_an_api_there_is_nobody_to_judge() -> None:
     assert refused_node_passwords(unready_nodes([]), [], [], {}) == []
