@@ -277,7 +277,11 @@ def test_48_a_stopped_unit_of_an_open_step_is_started_and_of_none_is_left(world:
 def test_a_recovery_asks_nobody(world: World) -> None:
     world.at("etcd-only")
     world.actuator().recover()
-    assert world.recorded() is None and world.deeds() == ["reset-failed", "restart"] and world.k3s.level == "full"
+    assert (
+        world.recorded() is None
+        and world.deeds() == ["reset-failed", "restart"]
+        and world.k3s.level == "full"
+    )
 
 
 # --- what is refused before anything ---
@@ -327,6 +331,15 @@ def test_a_data_folder_that_is_gone_is_never_restarted_on(world: World) -> None:
     ) as caught:
         actuator.apply_level("etcd-only")
     assert caught.value.began is False and "restart" not in world.deeds() and world.recorded() is None
+
+
+def test_a_stopped_k3s_is_not_started_without_its_data(world: World) -> None:
+    world.k3s.stop()
+    world.systemd.state = ("inactive", "dead")
+    world.member.rename(world.member.with_name("elsewhere"))
+    with pytest.raises(k3s_actuator.PlatformError, match=r"where etcd's member should be"):
+        world.actuator().start_stopped()
+    assert world.deeds() == []
 
 
 def test_another_device_than_when_the_step_began_is_refused(

@@ -60,6 +60,7 @@ class SystemdActuator(K3sActuator):
         self.logs = f"journalctl -u {settings.unit}"
         self._systemctl = Systemctl(settings.unit, settings.call_timeout_seconds)
         self._proc = proc
+        self._counted = 0  # restarts of its own, up to a restart of ours, which does not end systemd's count
         self._device: int | None = None  # what the etcd member lay on when it was first looked at
 
     def _inspect(self) -> Unit:
@@ -158,30 +159,30 @@ class SystemdActuator(K3sActuator):
     def _call_restart(self, stop_seconds: float, seconds: float) -> None:
         """One job for systemd, which stops k3s with the unit's own time-out and starts it at once. It is not
         waited for here: a unit of Type=notify is started only once k3s says so, which it may never do."""
+        self._begin()
         try:
-            self._refuse_moved(self._server())
-        except StepRefused as error:
-            raise PlatformError(str(error), sent=False) from None
-        self._begin_count()
-        self._systemctl.call("restart", "--no-block")
+            self._systemctl.call("restart", "--no-block")
+        finally:
+            with contextlib.suppress(PlatformError):
+                self._counted = self._systemctl.show().restarts
 
     def _start(self, seconds: float) -> None:
-        self._begin_count()  # else one that failed too often is not started
+        self._begin()
         self._systemctl.call("start", "--no-block")
 
-    def _begin_count(self) -> None:
-        """Of the restarts of its own policy: a restart of ours does not end the count of one that loops (systemd 252,
-        tried)."""
+    def _begin(self) -> None:
+        """Before k3s is started by us: its data is there, and systemd starts it also where it failed too often."""
         try:
+            self._refuse_moved(self._server())
             self._systemctl.call("reset-failed")
-        except PlatformError as error:
+        except (StepRefused, PlatformError, record.RecordRefused) as error:
             raise PlatformError(str(error), sent=False) from None
 
     def _same(self, before: State, now: State) -> None:
         return  # a unit is what its name says, and the addresses are the host's
 
     def _crashes(self, before: State, now: State) -> int:
-        return 0 if now.started == before.started else now.restarts
+        return 0 if now.started == before.started else max(0, now.restarts - self._counted)
 
     def _lay_anyhow(self, server: Server, text: str | None) -> None:
         self._lay(server, text)  # the files are this host's, whatever k3s does
