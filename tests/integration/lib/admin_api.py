@@ -64,14 +64,13 @@ class Connection:
             )
             answer = self._http.getresponse()
             text = answer.read().decode()
-        except (OSError, http.client.HTTPException) as error:
+            if answer.status >= 300:
+                said = f"{self.server.name}: {method} {path}: {answer.status} {_said(text)}"
+                raise NoAnswer(said, answer.status)
+            document = json.loads(text)
+        except (OSError, http.client.HTTPException, ValueError) as error:
             self._http.close()
             raise NoAnswer(f"{self.server.name}: {error or type(error).__name__}") from error
-        if answer.status >= 300:
-            raise NoAnswer(
-                f"{self.server.name}: {method} {path}: {answer.status} {_said(text)}", answer.status
-            )
-        document = json.loads(text)
         assert isinstance(document, dict)
         return document
 

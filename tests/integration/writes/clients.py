@@ -71,6 +71,9 @@ class Recorder:
     def begin(self) -> None:
         self.write({"line": "begin", "monotonic": time.monotonic(), "time": time.time()})
 
+    def died(self, why: str) -> None:
+        self.write({"line": "died", "why": why})
+
     def end(self) -> None:
         self.write({"line": "end", "monotonic": time.monotonic(), "bounded": self._left <= 0})
 
@@ -188,12 +191,19 @@ class Rounds(threading.Thread):
         self._held: dict[str, Held] = {}
 
     def run(self) -> None:
+        try:
+            self._rounds()
+        except Exception as error:  # a client that is silent would look like one that has nothing to tell
+            self._recorder.died(f"{self.name}: {type(error).__name__}: {error}")
+        finally:
+            self._client.close()
+
+    def _rounds(self) -> None:
         while not self._ended.is_set() and self._recorder.take(2):
             answered = self._round()
             # Not all at the same beat.
             pause = self._pace.pause * self._random.uniform(0.5, 1.5)
             self._ended.wait(pause if answered else max(pause, AWAY_SECONDS))
-        self._client.close()
 
     def _round(self) -> bool:
         """Read a key and append to it; whether both were answered. Where the read is not, the append is tried all the

@@ -67,6 +67,8 @@ class Report:
     unknown_there: int
     """How many appends whose answer is not known took effect all the same."""
     conflicts: int
+    slowest: float
+    """Seconds of the slowest append that was acknowledged."""
     longest_stall: Stall
     stalls: tuple[Stall, ...]
     """Those of a second and more through all servers together, in the order of time."""
@@ -80,14 +82,14 @@ class Report:
     def lost(self) -> int:
         return sum(problem.kind == LOST for problem in self.problems)
 
-    def stalled_outside(self, begun: float, ended: float) -> float:
-        """The longest stall in seconds but for those that overlap with that span of the wall clock; 0.0 where none is
-        as long as a second."""
+    def stalled_outside(self, *spans: tuple[float, float]) -> float:
+        """The longest stall in seconds but for those that overlap with one of these spans of the wall clock; 0.0 where
+        none is as long as a second."""
         return max(
             (
                 stall.seconds
                 for stall in self.stalls
-                if stall.time + stall.seconds < begun or stall.time > ended
+                if all(stall.time + stall.seconds < begun or stall.time > ended for begun, ended in spans)
             ),
             default=0.0,
         )
@@ -126,7 +128,12 @@ def judge(history: History) -> Report:
                 "as they were given: what came later was not watched; give more, or a longer pause",
             )
         )
+    problems += [
+        Problem(UNDECIDED, "", f"a client died, so what it wrote through was not watched: {why}")
+        for why in history.died
+    ]
     there = {value for operation in history.operations for value in operation.values}
+    took = [operation.completed - operation.invoked for operation in written if operation.acknowledged]
     stalls = _stalls(history, written)
     return Report(
         problems=tuple(problems),
@@ -138,6 +145,7 @@ def judge(history: History) -> Report:
         unknown=counts[UNKNOWN],
         unknown_there=sum(operation.answer == UNKNOWN and operation.id in there for operation in written),
         conflicts=counts[CONFLICT],
+        slowest=round(max(took, default=0.0), 3),
         longest_stall=_longest(stalls),
         stalls=tuple(stall for stall in stalls if stall.seconds >= STALL_SECONDS),
         servers={

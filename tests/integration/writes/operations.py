@@ -2,8 +2,8 @@
 """The operations of the clients, as lines of a history file and back. No judgement belongs here.
 
 A file has one JSON document a line: `begin` (both clocks, so that a moment can be found in other logs), for each append
-a line before it is sent, a line `answer` for it and for each read, and `end` when the clients ended. An append without
-an answer, because its client was killed, is one whose answer is not known.
+a line before it is sent, a line `answer` for it and a line `read` for each read, `died` for a client that ended on an
+error of its own, and `end` when all have ended. An append without an answer is one whose answer is not known.
 """
 
 from __future__ import annotations
@@ -88,6 +88,8 @@ class History:
     wall: float = 0.0
     bounded: bool = False
     """Whether the clients ended because they had made as many operations as they were given."""
+    died: tuple[str, ...] = ()
+    """Clients that ended on an error of their own, each with the error."""
 
 
 def read_lines(lines: Iterable[str]) -> History:
@@ -96,6 +98,7 @@ def read_lines(lines: Iterable[str]) -> History:
     began = wall = None  # type: Optional[float]
     ended: Optional[float] = None
     bounded = False
+    died: list[str] = []
     last = 0.0
     # The same lists are read again and again: each is kept once.
     lists: dict[str, tuple[str, ...]] = {"": ()}
@@ -114,6 +117,8 @@ def read_lines(lines: Iterable[str]) -> History:
             began, wall = line["monotonic"], line["time"]
         elif what == "end":
             ended, bounded = line["monotonic"], line["bounded"]
+        elif what == "died":
+            died.append(line["why"])
         elif what == APPEND:
             made[line["id"]] = Operation(
                 APPEND, line["id"], line["key"], line["client"], line["server"], line["invoked"]
@@ -134,4 +139,4 @@ def read_lines(lines: Iterable[str]) -> History:
             last = max(last, line["completed"])
     if began is None or wall is None:
         raise ValueError("the history has no line `begin`: nothing was recorded")
-    return History(tuple(made.values()), began, last if ended is None else ended, wall, bounded)
+    return History(tuple(made.values()), began, last if ended is None else ended, wall, bounded, tuple(died))

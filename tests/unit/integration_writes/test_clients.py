@@ -215,6 +215,21 @@ def test_a_store_that_does_not_is_refused(tmp_path: Path, store: type[Store], ki
     assert kind in {problem.kind for problem in report.problems}, report.line()
 
 
+class Broken(Store):
+    """Answers what is no object after some calls."""
+
+    def call(self, method: str, path: str, body: Optional[Mapping[str, Any]]) -> dict[str, Any]:
+        answer = super().call(method, path, body)
+        return answer if self.revision < 30 or body is None else {}
+
+
+def test_a_client_that_dies_of_an_error_is_told(tmp_path: Path) -> None:
+    report = write(tmp_path / "writes.jsonl", Broken(), share=0)
+    assert {problem.kind for problem in report.problems} == {judgement.UNDECIDED}
+    assert "a client died, so what it wrote through was not watched: c" in str(report.problems[-1])
+    assert "KeyError: 'metadata'" in str(report.problems[-1])
+
+
 @pytest.mark.parametrize(
     ("error", "answer"),
     [

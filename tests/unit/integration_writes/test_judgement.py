@@ -140,9 +140,12 @@ def test_the_report_counts_and_finds_the_stall() -> None:
     assert (report.unknown_there, report.reads, report.keys, report.lost) == (1, 1, 1, 0)
     assert (report.longest_stall.seconds, report.longest_stall.time) == (8, 5001)
     assert report.servers["server2"].longest_stall.seconds == 10
+    assert report.slowest == 7
     assert report.servers["server1"].acknowledged == 2
-    assert report.stalled_outside(5002, 5003) == 1
-    assert report.stalled_outside(5015, 5016) == 8
+    assert report.stalled_outside((5002, 5003)) == 1
+    assert report.stalled_outside((5002, 5003), (5000, 5000.5)) == 1
+    assert report.stalled_outside((5002, 5003), (5000, 5000.5), (5009.5, 5011)) == 0
+    assert report.stalled_outside((5015, 5016)) == report.stalled_outside() == 8
     assert "2 appends acknowledged, 0 lost, 1 refused, 2 unknown (1 of them there)" in report.line()
     assert "longest stall 8.0 s (through server1 8.0 s, server2 10.0 s, server3 10.0 s)" in report.line()
     assert json.loads(json.dumps(report.document()))["longest_stall"] == {"seconds": 8, "time": 5001}
