@@ -18,18 +18,20 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests" / "bed"), str(ROOT / "tests" / "integration" / "lib")]
+INTEGRATION = ROOT / "tests" / "integration"
+sys.path[:0] = [str(ROOT / "tests" / "bed"), str(INTEGRATION / "lib"), str(INTEGRATION / "writes")]
 
 import observer  # noqa: E402
 import plays  # noqa: E402
 import pressure  # noqa: E402
 from admin_api import AdminApi, NoAnswer  # noqa: E402
 from bed import Bed, BedError, Server  # noqa: E402
+from operations import APPEND  # noqa: E402
 from plot import draw  # noqa: E402
+from writers import Writers  # noqa: E402
 
 FOLDER = ROOT / "build" / "demo"
 SAMPLE_SECONDS = 2.0
-WRITE_SECONDS = 0.25
 STEP_SECONDS = 180
 # Long enough on either side for a plot that shows what changed.
 REST_SECONDS = 15
@@ -42,50 +44,30 @@ class Failed(Exception):
     """The demo did not show what it is to show; one line."""
 
 
-class Writer(threading.Thread):
-    """Writes through the other servers' APIs the whole time, and notes how long each write took."""
+class Writes:
+    """How long the writes took that go through the other servers' APIs the whole time."""
 
-    def __init__(self, api: AdminApi, servers: tuple[Server, ...]) -> None:
-        super().__init__(daemon=True)
-        self._api, self._servers = api, servers
-        self._ended = threading.Event()
-        self._lock = threading.Lock()
-        self._latencies: list[float] = []
-        self.writes = 0
-        self.failures = 0
-        self.slowest = 0.0
-
-    def run(self) -> None:
-        while not self._ended.wait(WRITE_SECONDS):
-            began = time.monotonic()
-            try:
-                self._api.write_config_map("demo", str(self.writes), timeout=10, servers=self._servers)
-            except NoAnswer:
-                self.failures += 1
-                continue
-            took = time.monotonic() - began
-            self.writes += 1
-            self.slowest = max(self.slowest, took)
-            with self._lock:
-                self._latencies.append(took)
-
-    def end(self) -> None:
-        self._ended.set()
-        self.join(15)
+    def __init__(self, writers: Writers) -> None:
+        self._writers = writers
+        self._asked = time.monotonic()
 
     def slowest_since(self) -> float | None:
-        """The slowest write since this was last asked, in seconds; None where none was acknowledged."""
-        with self._lock:
-            found, self._latencies = self._latencies, []
-        return round(max(found), 4) if found else None
+        """The slowest append since this was last asked, in seconds; None where none was acknowledged."""
+        since, self._asked = self._asked, time.monotonic()
+        took = [
+            operation.completed - operation.invoked
+            for operation in self._writers.history().operations
+            if operation.kind == APPEND and operation.acknowledged and operation.completed > since
+        ]
+        return round(max(took), 4) if took else None
 
 
 class Sampler(threading.Thread):
     """Reads all three servers every two seconds, prints a line for each round, and keeps the samples."""
 
-    def __init__(self, bed: Bed, api: AdminApi, writer: Writer) -> None:
+    def __init__(self, bed: Bed, api: AdminApi, writes: Writes) -> None:
         super().__init__(daemon=True)
-        self._bed, self._api, self._writer = bed, api, writer
+        self._bed, self._api, self._writes = bed, api, writes
         self._ended = threading.Event()
         self._totals: dict[str, tuple[float, int]] = {}
         self._began = time.time()
@@ -100,7 +82,7 @@ class Sampler(threading.Thread):
                 found = list(
                     pool.map(lambda server, nodes=nodes: self._one(server, nodes), self._bed.servers)
                 )
-                shared = {"member_ids": asked.result(), "write_latency": self._writer.slowest_since()}
+                shared = {"member_ids": asked.result(), "write_latency": self._writes.slowest_since()}
                 self.samples += [{**sample, **shared} for sample in found]
                 self._print(found, shared)
                 self._ended.wait(max(0.0, SAMPLE_SECONDS - (time.monotonic() - began)))
@@ -173,47 +155,52 @@ def show(bed: Bed) -> dict[str, Any]:
     pressed, *peers = bed.servers
     api = AdminApi(bed)
     before = sorted(observer.members(bed))
-    writer = Writer(api, tuple(peers))
-    sampler = Sampler(bed, api, writer)
-    writer.start()
-    sampler.start()
-    try:
-        time.sleep(REST_SECONDS)
-        part(f"Pressure on {pressed.name}, by {pressure.SOURCE}")
-        began = time.monotonic()
-        for wanted in RAMP:
-            pressure.put(pressed, wanted)
-            time.sleep(2)
-        observer.wait_for(
-            f"{pressed.name} runs at etcd-only",
-            lambda: observer.runs_at(pressed) == "etcd-only",
-            STEP_SECONDS,
-        )
-        down = time.monotonic() - began
-        time.sleep(REST_SECONDS)
-        part(f"Calm on {pressed.name}")
-        began = time.monotonic()
-        pressure.put(pressed, pressure.CALM)
-        observer.wait_for(
-            f"{pressed.name} is at full", lambda: observer.at_full_again(api, pressed.name), 2 * STEP_SECONDS
-        )
-        up = time.monotonic() - began
-        time.sleep(REST_SECONDS)
-    finally:
-        writer.end()
-        sampler.end()
-        (FOLDER / "timeline.json").write_text(json.dumps(sampler.samples, indent=1) + "\n", encoding="utf-8")
+    with Writers(bed, FOLDER, [peer.name for peer in peers]) as writers:
+        sampler = Sampler(bed, api, Writes(writers))
+        sampler.start()
+        try:
+            time.sleep(REST_SECONDS)
+            part(f"Pressure on {pressed.name}, by {pressure.SOURCE}")
+            began = time.monotonic()
+            for wanted in RAMP:
+                pressure.put(pressed, wanted)
+                time.sleep(2)
+            observer.wait_for(
+                f"{pressed.name} runs at etcd-only",
+                lambda: observer.runs_at(pressed) == "etcd-only",
+                STEP_SECONDS,
+            )
+            down = time.monotonic() - began
+            time.sleep(REST_SECONDS)
+            part(f"Calm on {pressed.name}")
+            began = time.monotonic()
+            pressure.put(pressed, pressure.CALM)
+            observer.wait_for(
+                f"{pressed.name} is at full",
+                lambda: observer.at_full_again(api, pressed.name),
+                2 * STEP_SECONDS,
+            )
+            up = time.monotonic() - began
+            time.sleep(REST_SECONDS)
+        finally:
+            sampler.end()
+            (FOLDER / "timeline.json").write_text(
+                json.dumps(sampler.samples, indent=1) + "\n", encoding="utf-8"
+            )
+        report = writers.verdict()
     svg = draw(sampler.samples, f"Memory pressure here comes from {pressure.SOURCE}.")
     (FOLDER / "cycle.svg").write_text(svg, encoding="utf-8")
     kept = sorted(observer.members(bed)) == before
     if not kept:
         raise Failed(f"the etcd members changed: {before} before, {sorted(observer.members(bed))} after")
+    if report.problems:
+        raise Failed(f"the write check finds {report.problems[0]}")
     return {
         "seconds_to_etcd_only": round(down, 1),
         "seconds_to_full": round(up, 1),
-        "writes": writer.writes,
-        "writes_failed": writer.failures,
-        "slowest_write_seconds": round(writer.slowest, 3),
+        "writes": report.acknowledged,
+        "writes_lost": report.lost,
+        "slowest_write_seconds": report.slowest,
         "members_kept": kept,
         "pressure_source": pressure.SOURCE,
     }
@@ -245,7 +232,7 @@ def main() -> int:
         return 1
     print(
         f"demo: ok in {seconds:.0f} s: to etcd-only in {figures['seconds_to_etcd_only']} s, back to full in "
-        f"{figures['seconds_to_full']} s, {figures['writes']} writes, "
+        f"{figures['seconds_to_full']} s, {figures['writes']} writes and none lost, "
         f"the slowest {figures['slowest_write_seconds']} s; see build/demo/cycle.svg"
     )
     return 0

@@ -162,27 +162,6 @@ class AdminApi:
     def node(self, name: str) -> dict[str, Any]:
         return self.call("GET", f"/api/v1/nodes/{name}")
 
-    def write_config_map(
-        self, name: str, value: str, timeout: float = 5, servers: Optional[tuple[Server, ...]] = None
-    ) -> None:
-        """Make the ConfigMap in `default`, or change it."""
-        document = {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": name},
-            "data": {"value": value},
-        }
-        folder = "/api/v1/namespaces/default/configmaps"
-        try:
-            self.call("PATCH", f"{folder}/{name}", {"data": {"value": value}}, timeout, servers)
-        except NoAnswer as error:
-            if error.status != 404:
-                raise
-            self.call("POST", folder, document, timeout, servers)
-
-    def config_map(self, name: str) -> str:
-        return str(self.call("GET", f"/api/v1/namespaces/default/configmaps/{name}")["data"]["value"])
-
 
 class AccountApi(AdminApi):
     """The same calls with what the role gave that server's service: its kubeconfig as it lies on the host."""

@@ -264,15 +264,23 @@ def steps_without_lease(lines: Iterable[Line]) -> list[str]:
 def gaps(lines: Iterable[Line]) -> list[str]:
     """Where revisions may have been missed, but for what broke in an outage that the test itself made and marked:
     that may be seen only after its end."""
-    found = []
-    outages: list[list[float]] = []  # from, to
+    whole = list(lines)
+    made = outages(whole)
+    return [
+        f"{line['of']}: between {line['after']} and {line['rv']}"
+        for line in whole
+        if line["kind"] == "gap" and not any(begun <= line["broke"] <= ended for begun, ended in made)
+    ]
+
+
+def outages(lines: Iterable[Line]) -> list[tuple[float, float]]:
+    """From when to when the test itself took the quorum away, on the wall clock; the last may have no end."""
+    found: list[tuple[float, float]] = []
     for line in lines:
         if line["kind"] == "mark" and line.get("outage"):
-            outages.append([line["time"], float("inf")])
+            found.append((line["time"], float("inf")))
         elif line["kind"] == "mark" and "outage" in line:
-            outages[-1][1] = line["time"]
-        elif line["kind"] == "gap" and not any(begun <= line["broke"] <= ended for begun, ended in outages):
-            found.append(f"{line['of']}: between {line['after']} and {line['rv']}")
+            found[-1] = (found[-1][0], line["time"])
     return found
 
 

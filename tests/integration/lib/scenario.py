@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The parts of a cycle that the scenario's side effect, its checks and the demo share.
 
-    python3 scenario.py begin SERVER     keep what is there before, start the history, and press that server first
+    python3 scenario.py begin SERVER     keep what is there before, start watch and writers, and press that server first
 
 What is done to the bed belongs here; what must come of it belongs to the checks.
 """
@@ -14,9 +14,10 @@ import sys
 from pathlib import Path
 from typing import Any, Optional
 
-BED = Path(__file__).resolve().parents[2] / "bed"
-if str(BED) not in sys.path:
-    sys.path.insert(0, str(BED))
+TESTS = Path(__file__).resolve().parents[2]
+for folder in (TESTS / "bed", TESTS / "integration" / "writes"):
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
 
 import observer  # noqa: E402
 import pressure  # noqa: E402
@@ -25,18 +26,17 @@ from bed import Bed, Result, Server  # noqa: E402
 from history import History  # noqa: E402
 from layout import Settings  # noqa: E402
 from plays import ROOT  # noqa: E402
+from writers import Writers  # noqa: E402
 
 # Of this bed: another may go through a cycle at the same time.
 FOLDER = ROOT / "build" / "molecule" / "cycle" / Settings.read(os.environ).name
 BEFORE = FOLDER / "before.json"
-WRITTEN_BEFORE = "written-before"
 STEP_SECONDS = 180
 
 
 def keep_before(bed: Bed, api: AdminApi) -> None:
     """What the checks compare with after."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    api.write_config_map(WRITTEN_BEFORE, "before any step")
     started = {server.name: observer.started_at(server) for server in bed.servers}
     document = {"identity": observer.identity(bed, api), "started": started}
     BEFORE.write_text(json.dumps(document, indent=2), encoding="utf-8")
@@ -112,6 +112,7 @@ def main(arguments: Optional[list[str]] = None) -> int:
     api = AdminApi(bed)
     keep_before(bed, api)
     History(FOLDER).start()
+    Writers(bed, FOLDER).start()
     press(bed, api, next(server for server in bed.servers if server.name == name))
     print(f"{name} has begun to step; the three see the same pressure now ({pressure.SOURCE})")
     return 0

@@ -75,7 +75,7 @@ def test_two_servers_restarted_at_once_stall_the_writes_and_lose_none(bed: Bed, 
     # Through no server was there a quorum.
     assert report.longest_stall.seconds > 2, report.line()
     assert began - 1 < report.longest_stall.time < ended
-    assert report.stalled_outside(began, ended) < report.longest_stall.seconds
+    assert report.stalled_outside((began, ended)) < report.longest_stall.seconds
     assert all(found.longest_stall.seconds > 2 for found in report.servers.values()), report.line()
     assert report.refused + report.unknown > 0, report.line()
 

@@ -18,6 +18,7 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional
@@ -83,6 +84,18 @@ class Writers:
         """All up to now."""
         with self.path.open(encoding="utf-8") as lines:
             return ops.read_lines(lines)
+
+    def answers(self, since: float) -> Counter[str]:
+        """How the appends were answered that were sent after that moment of CLOCK_MONOTONIC."""
+        return Counter(
+            operation.answer
+            for operation in self.history().operations
+            if operation.kind == ops.APPEND and operation.invoked > since
+        )
+
+    def taken(self, since: float) -> int:
+        """How many of them were acknowledged."""
+        return self.answers(since)[ops.ACKNOWLEDGED]
 
     def verdict(self) -> Report:
         """End the clients, read every key through each server that answers, and judge. The report is kept beside the

@@ -54,7 +54,7 @@ class StubApi:
         return self.found
 
 
-class StubWriter:
+class StubWrites:
     def __init__(self, slowest: Any) -> None:
         self.slowest = slowest
 
@@ -62,8 +62,8 @@ class StubWriter:
         return self.slowest
 
 
-def sampled(demo: Any, bed: StubBed, api: StubApi, writer: StubWriter, rounds: int) -> list[dict[str, Any]]:
-    sampler = demo.Sampler(bed, api, writer)
+def sampled(demo: Any, bed: StubBed, api: StubApi, writes: StubWrites, rounds: int) -> list[dict[str, Any]]:
+    sampler = demo.Sampler(bed, api, writes)
     sampler.start()
     until = time.monotonic() + 10
     while len(sampler.samples) < 3 * rounds and time.monotonic() < until:
@@ -78,11 +78,13 @@ TEXT = "some avg10=0 avg60=0 avg300=0 total=5000\nMemTotal: 4000 kB\nMemAvailabl
 def test_a_sample_has_the_eight_keys_for_each_server(demo: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "SAMPLE_SECONDS", 0.05)
     monkeypatch.setattr(demo.observer, "members", lambda _bed: {"b": 1, "a": 2})
-    monkeypatch.setattr(demo.observer, "runs_at", lambda server: "etcd-only" if server.name == "server1" else "full")
+    monkeypatch.setattr(
+        demo.observer, "runs_at", lambda server: "etcd-only" if server.name == "server1" else "full"
+    )
     monkeypatch.setattr(demo.observer, "etcd_healthy", lambda _server: True)
     marked = {"metadata": {"labels": {demo.observer.LEVEL: "control-plane"}}}
     api = StubApi({"server2": marked, "server3": {"metadata": {}}})
-    samples = sampled(demo, StubBed(TEXT), api, StubWriter(0.25), 2)
+    samples = sampled(demo, StubBed(TEXT), api, StubWrites(0.25), 2)
     assert all(set(sample) == KEYS for sample in samples)
     assert [sample["level"] for sample in samples[:3]] == ["etcd-only", "control-plane", "full"]
     assert [sample["server"] for sample in samples[:3]] == ["server1", "server2", "server3"]
@@ -100,7 +102,7 @@ def test_what_is_not_read_is_null(demo: Any, monkeypatch: pytest.MonkeyPatch) ->
     for name in ("members", "etcd_healthy"):
         monkeypatch.setattr(demo.observer, name, fails)
     monkeypatch.setattr(demo.observer, "runs_at", lambda _server: None)
-    samples = sampled(demo, StubBed(""), StubApi(demo.NoAnswer("no server answers")), StubWriter(None), 1)
+    samples = sampled(demo, StubBed(""), StubApi(demo.NoAnswer("no server answers")), StubWrites(None), 1)
     for sample in samples:
         assert set(sample) == KEYS
         assert {key for key, value in sample.items() if value is not None} == {"time", "server"}
@@ -110,7 +112,14 @@ def test_what_is_not_read_is_null(demo: Any, monkeypatch: pytest.MonkeyPatch) ->
 def test_the_plot_is_svg_and_names_where_its_pressure_came_from(demo: Any) -> None:
     blank = dict.fromkeys(KEYS)
     samples = [
-        {**blank, "time": 100.0 + at, "server": server, "level": level, "pressure": 10.0 * at, "write_latency": 0.1}
+        {
+            **blank,
+            "time": 100.0 + at,
+            "server": server,
+            "level": level,
+            "pressure": 10.0 * at,
+            "write_latency": 0.1,
+        }
         for at, level in enumerate(("full", None, "etcd-only"))
         for server in ("server1", "server2", "server3")
     ]

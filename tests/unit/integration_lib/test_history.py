@@ -118,5 +118,6 @@ def test_a_gap_counts_but_for_the_tests_own_outage() -> None:
     assert history.gaps([*GOOD, gap]) == ["node: between 13 and 20"]
     begin, end = {"kind": "mark", "outage": True, "time": 10.0}, {"kind": "mark", "outage": False, "time": 20.0}
     assert history.gaps([begin, gap, end]) == history.gaps([begin, end, gap]) == history.gaps([begin, gap]) == []
+    assert history.outages([begin, gap, end, begin]) == [(10.0, 20.0), (10.0, float("inf"))]
     assert len(history.gaps([begin, end, {**gap, "broke": 21.0}])) == 1
     assert len(history.gaps([begin, end, {**gap, "broke": 9.0}])) == 1

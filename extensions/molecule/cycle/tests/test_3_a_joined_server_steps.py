@@ -17,6 +17,7 @@ from cycle_checks import (
 )
 from history import History, levels_of
 from observer import wait_for
+from writers import Writers
 
 HOSTS = {"server1", "server2", "server3"}
 CYCLE = ["full", "control-plane", "etcd-only", "control-plane", "full"]
@@ -38,7 +39,6 @@ def test_pressure_takes_it_down(bed: Bed, server2: Server, api: AdminApi, histor
 
 def test_nothing_of_its_identity_changed_down(bed: Bed, api: AdminApi) -> None:
     assert observer.identity(bed, api) == scenario.before()["identity"]
-    api.write_config_map("written-meanwhile-2", "while server2 was at etcd-only")
 
 
 def test_the_roles_second_run_changes_nothing_at_etcd_only(api: AdminApi) -> None:
@@ -48,9 +48,9 @@ def test_the_roles_second_run_changes_nothing_at_etcd_only(api: AdminApi) -> Non
     assert observer.label(api, "server2") == "etcd-only"
 
 
-def test_the_stepped_server_still_counts(bed: Bed, api: AdminApi, history: History) -> None:
+def test_the_stepped_server_still_counts(bed: Bed, api: AdminApi, history: History, writers: Writers) -> None:
     server1, server2, server3 = bed.servers
-    still_counts(bed, api, history, stepped=server2, third=server1, left=server3)
+    still_counts(bed, api, history, writers, stepped=server2, third=server1, left=server3)
 
 
 def test_calm_brings_it_back(bed: Bed, server2: Server, api: AdminApi, history: History) -> None:
@@ -63,6 +63,4 @@ def test_calm_brings_it_back(bed: Bed, server2: Server, api: AdminApi, history: 
 
 def test_pods_run_there_again_and_all_is_as_it_was(bed: Bed, server2: Server, api: AdminApi) -> None:
     scenario.runs_a_pod(api, server2, "after-the-cycle-of-server2")
-    assert api.config_map("written-meanwhile-2") == "while server2 was at etcd-only"
-    assert api.config_map(scenario.WRITTEN_BEFORE) == "before any step"
     assert observer.identity(bed, api) == scenario.before()["identity"]
