@@ -175,8 +175,8 @@ def _failure(command: str, code: int, report: Optional[Dict[str, Any]], complain
 def _denied(command: str, said: str) -> str:
     if os.geteuid():
         return (
-            f"{command} needs become: true, or the user in the group docker: the Docker engine is denied to {_who()} "
-            f"({said})"
+            f"{command} needs become: true, or the user in the group docker where k3s runs in Docker: what it asks is "
+            f"denied to {_who()} ({said})"
         )
     return (
         f"{command} is denied what it needs although it runs as root, so SELinux or AppArmor forbids it: "
