@@ -6,6 +6,7 @@ Standard library only: it runs before there is a virtual environment. Settings, 
 
     SCENARIO=NAME        make molecule: only that scenario
     SEEDS=N, SEED=N      make simulate: how many histories, or the one to tell
+    ROW=NAME[,NAME...]   make faults: only these rows
     KEEP=1               (anything but empty or 0) leave what was brought up
     REGRADE_K3S_IMAGE    another k3s image
     REGRADE_BED_NAME, REGRADE_BED_SUBNET    another bed beside one that runs
@@ -124,15 +125,11 @@ def test(report: Report) -> None:
 
 
 def demo(report: Report) -> None:
-    prepare()
-    checks.link_types()
-    report.add(checks.build_archive())
-    if not report.ok:
-        return
-    try:
-        report.add(figured(report, "demo"))
-    finally:
-        end(report)
+    on_servers(report, "demo")
+
+
+def faults(report: Report) -> None:
+    on_servers(report, "faults")
 
 
 def bench(report: Report) -> None:
@@ -188,12 +185,26 @@ TARGETS = {
     "simulate": (simulate, "the core in SEEDS simulated histories, or in the one of SEED"),
     "simulate-mutants": (simulate_mutants, "deliberate faults in copies of the core, each caught by the simulation"),
     "bench": (bench, "what the watcher weighs beside a shell loop and others, and what a step takes"),
+    "faults": (faults, "what befalls a step on three servers, row by row, or the ones of ROW"),
     "build": (build, "the collection's archive at build/*.tar.gz"),
     "clean": (clean, "remove what these commands made in the checkout"),
 }
 
 
 # -- what targets share
+
+
+def on_servers(report: Report, name: str) -> None:
+    """A program of tests/NAME on the bed, with the collection installed from its archive."""
+    prepare()
+    checks.link_types()
+    report.add(checks.build_archive())
+    if not report.ok:
+        return
+    try:
+        report.add(figured(report, name))
+    finally:
+        end(report)
 
 
 def figured(report: Report, name: str, *words: str) -> Outcome:

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The rows of the fault matrix: what is done, and in what state it must end. How it is done is faults_done.py's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from held_step import POINTS
+
+
+@dataclass(frozen=True)
+class Row:
+    """A step of one server, by hand, and what befalls it.
+
+    ``level`` is where the server must be in the end: the label, cordon, taint, record and what k3s runs at, with no
+    open step, no journal, a free Lease, and every member id and Node uid as before.
+    """
+
+    name: str
+    what: str
+    fault: str
+    """The function of faults_done.py."""
+    at: str
+    """The named point at which the step is held for it."""
+    start: str
+    to: str
+    level: str
+
+
+NAMES = [name for name, *_ in POINTS]
+WORDS = {name: words for name, words, *_ in POINTS}
+FORWARD = NAMES.index("effects-begun")
+"""From this point on a step whose process dies is gone on with; before it, it is undone."""
+
+
+def _killed(at: str, start: str, to: str) -> Row:
+    return Row(
+        name=f"killed-{'down' if to == 'etcd-only' else 'up'}-{at}",
+        what=f"{start} to {to}; the service is killed (-9) when {WORDS[at]}",
+        fault="kill_service",
+        at=at,
+        start=start,
+        to=to,
+        level=to if NAMES.index(at) >= FORWARD else start,
+    )
+
+
+def _k3s_killed(start: str, to: str) -> Row:
+    return Row(
+        name=f"server-killed-{'down' if to == 'etcd-only' else 'up'}",
+        what=f"{start} to {to}; k3s is killed (-9) right after its restart",
+        fault="kill_k3s_after_restart",
+        at="restart-noted",
+        start=start,
+        to=to,
+        level=to,
+    )
+
+
+DOWN = ("control-plane", "etcd-only")
+UP = ("etcd-only", "control-plane")
+
+# In an order in which most begin where the one before has ended.
+ROWS: tuple[Row, ...] = (
+    *(_killed(at, *DOWN) for at in NAMES[:FORWARD]),
+    _killed("node-marked", *DOWN),  # on the way up the marks are the last write's
+    *(_killed(at, *UP) for at in NAMES[:FORWARD]),
+    *(_killed(at, *way) for at in NAMES[FORWARD:] if at != "node-marked" for way in (UP, DOWN)),
+    _k3s_killed(*UP),
+    _k3s_killed(*DOWN),
+)
