@@ -87,8 +87,7 @@ class Stage:
                 found.append(f"{server.name}: its etcd is not well")
         if self.server.sh(f"test ! -e {JOURNAL}", check=False).returncode:
             found.append(f"{self.server.name}: its journal is open")
-        lease = api.call("GET", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/k3s-regrade")
-        holder = lease.get("spec", {}).get("holderIdentity")
+        holder = api.call("GET", faults_done.LEASE).get("spec", {}).get("holderIdentity")
         return found + ([f"the Lease is held by {holder}"] if holder else [])
 
     def _level(self, name: str, level: str) -> str:
@@ -116,7 +115,7 @@ def run(stage: Stage, row: Row) -> Result:
         before = observer.identity(stage.bed, api)
         history.start()
         with Writers(stage.bed, folder) as writers:
-            getattr(faults_done, row.fault)(stage.server, row)
+            getattr(faults_done, row.fault)(stage.bed, api, row)
             done = time.monotonic()
             try:
                 observer.wait_for(
@@ -133,7 +132,7 @@ def run(stage: Stage, row: Row) -> Result:
         broken = [
             *map(str, report.problems),
             *recorded.two_at_once(lines),
-            *recorded.steps_without_lease(lines),
+            *([] if row.takes_lease else recorded.steps_without_lease(lines)),
             *recorded.unlabelled_below_full(lines),
             *recorded.gaps(lines),
         ]

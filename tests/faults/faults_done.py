@@ -5,14 +5,18 @@ is done. In what state it must end is for faults.py to say."""
 from __future__ import annotations
 
 import subprocess
+import time
 from pathlib import Path
 
-from bed import Server
+from admin_api import AdminApi
+from bed import Bed, Server
 from held_step import FOLDER
 from observer import started_at, wait_for
 from rows import Row
 
 SERVICE = "k3s-regrade"
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/k3s-regrade"
+SOMEBODY = "somebody/by-hand"
 HELD_STEP = Path(__file__).with_name("held_step.py")
 STEP_SECONDS = 300
 
@@ -53,6 +57,9 @@ class HeldStep:
             raise
         return self
 
+    def go(self) -> None:
+        self._server.docker("exec", SERVICE, "touch", f"{FOLDER}/go")
+
     def __exit__(self, *_error: object) -> None:
         """Its end is waited for, whatever it is."""
         try:
@@ -71,14 +78,54 @@ class HeldStep:
         return there.returncode == 0
 
 
-def kill_service(server: Server, row: Row) -> None:
+def kill_service(bed: Bed, api: AdminApi, row: Row) -> None:
     """Watcher and step die at once, as by the kernel's out-of-memory killer; Docker starts the watcher again."""
+    server = bed.servers[0]
     before = started_at(server, SERVICE)
     with HeldStep(server, row):
         server.sh(f"kill -9 \"$(docker inspect --type=container --format='{{{{.State.Pid}}}}' {SERVICE})\"")
     wait_for("Docker has started the service again", lambda: started_at(server, SERVICE) != before, 60)
 
 
-def kill_k3s_after_restart(server: Server, row: Row) -> None:
-    with HeldStep(server, row):
-        server.sh(KILL_AFTER_RESTART, timeout=120)
+def kill_k3s_after_restart(bed: Bed, api: AdminApi, row: Row) -> None:
+    with HeldStep(bed.servers[0], row):
+        bed.servers[0].sh(KILL_AFTER_RESTART, timeout=120)
+
+
+def rewrite_lease(bed: Bed, api: AdminApi, row: Row) -> None:
+    """A person writes another holder into the Lease, and lets it go when the step has ended."""
+    with HeldStep(bed.servers[0], row) as step:
+        _hand_lease_to(api, SOMEBODY)
+        step.go()
+    holder = api.call("GET", LEASE)["spec"]["holderIdentity"]
+    assert holder == SOMEBODY, f"the Lease of {SOMEBODY} was taken by {holder}"
+    _hand_lease_to(api, "")
+
+
+def sleep_past_lease(bed: Bed, api: AdminApi, row: Row) -> None:
+    """Watcher and step are stopped (SIGSTOP) for longer than the Lease lasts; another has it when they go on."""
+    server = bed.servers[0]
+    with HeldStep(server, row) as step:
+        server.docker("pause", SERVICE)
+        try:
+            time.sleep(api.call("GET", LEASE)["spec"]["leaseDurationSeconds"] + 5)
+            _hand_lease_to(api, SOMEBODY)
+        finally:
+            server.docker("unpause", SERVICE)
+        step.go()
+    holder = api.call("GET", LEASE)["spec"]["holderIdentity"]
+    assert holder == SOMEBODY, f"the Lease of {SOMEBODY} was taken by {holder}"
+    _hand_lease_to(api, "")
+
+
+def stop_peer(bed: Bed, api: AdminApi, row: Row) -> None:
+    """A peer's k3s goes down, and comes back when the step has ended."""
+    peer = bed.servers[1]
+    with HeldStep(bed.servers[0], row) as step:
+        peer.docker("stop", "k3s", timeout=120)
+        step.go()
+    peer.docker("start", "k3s")
+
+
+def _hand_lease_to(api: AdminApi, holder: str) -> None:
+    api.call("PATCH", LEASE, {"spec": {"holderIdentity": holder}})

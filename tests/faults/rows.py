@@ -25,6 +25,8 @@ class Row:
     start: str
     to: str
     level: str
+    takes_lease: bool = False
+    """Whether the fault itself takes the Lease from an open step."""
 
 
 NAMES = [name for name, *_ in POINTS]
@@ -57,6 +59,11 @@ def _k3s_killed(start: str, to: str) -> Row:
     )
 
 
+def _undone(name: str, what: str, fault: str, at: str, takes_lease: bool = False) -> Row:
+    words = f"control-plane to etcd-only; when {WORDS[at]}, {what}"
+    return Row(name, words, fault, at, *DOWN, DOWN[0], takes_lease)
+
+
 DOWN = ("control-plane", "etcd-only")
 UP = ("etcd-only", "control-plane")
 
@@ -68,4 +75,27 @@ ROWS: tuple[Row, ...] = (
     *(_killed(at, *way) for at in NAMES[FORWARD:] if at != "node-marked" for way in (UP, DOWN)),
     _k3s_killed(*UP),
     _k3s_killed(*DOWN),
+    _undone(
+        "lease-rewritten-before-effects",
+        "the Lease gets another holder by hand",
+        "rewrite_lease",
+        "intent-shown",
+        True,
+    ),
+    _undone(
+        "lease-rewritten-before-restart",
+        "the Lease gets another holder by hand",
+        "rewrite_lease",
+        "node-marked",
+        True,
+    ),
+    _undone(
+        "asleep-past-lease",
+        "the service is stopped (SIGSTOP) past its Lease's end, which another has when it goes on (SIGCONT)",
+        "sleep_past_lease",
+        "node-marked",
+        True,
+    ),
+    _undone("peer-down-between-gates", "a peer's k3s is stopped", "stop_peer", "intent-shown"),
+    _undone("peer-down-before-restart", "a peer's k3s is stopped", "stop_peer", "node-marked"),
 )

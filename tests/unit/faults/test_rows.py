@@ -24,8 +24,10 @@ import held_step  # noqa: E402
 import rows  # noqa: E402
 from rows import ROWS  # noqa: E402
 
+DIES = [row for row in ROWS if row.fault.startswith("kill_")]
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+
+@pytest.mark.parametrize("row", DIES, ids=lambda row: row.name)
 def test_a_process_that_dies_at_the_point_of_a_row_leaves_what_ends_at_its_level(
     row: rows.Row, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -42,6 +44,17 @@ def test_a_process_that_dies_at_the_point_of_a_row_leaves_what_ends_at_its_level
             step_to(cluster.process("server1"), row.to)
     settle(cluster.process("server1"))
     assert cluster.hosts["server1"].running == row.level
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row not in DIES], ids=lambda row: row.name)
+def test_a_step_of_a_row_comes_by_its_point(row: rows.Row, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster()
+    step_to(cluster.process("server1"), row.start)
+    seen: list[str] = []
+    monkeypatch.setattr(driver.Driver, "__init__", driver.Driver.__init__)
+    held_step.hold(driver.Driver, row.at, lambda: seen.append(row.at))
+    step_to(cluster.process("server1"), row.to)
+    assert seen
 
 
 def test_the_points_are_told_in_the_order_in_which_a_step_comes_by_them(
