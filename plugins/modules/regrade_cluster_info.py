@@ -13,7 +13,8 @@ version_added: 0.1.0
 author: The exadev.k3s_regrade contributors (@exadev)
 description:
   - Reads the report of C(regrade heartbeat) from this host. It tells of the whole cluster, so one host that answers is
-    enough; also one that is itself at V(etcd-only) can tell it. Changes nothing.
+    enough; also one that is itself at V(etcd-only) can tell it. Like every call of the service it asks the API of other
+    servers, so the host whose API is the only one left cannot. Changes nothing.
 extends_documentation_fragment:
   - exadev.k3s_regrade.attributes
   - exadev.k3s_regrade.attributes.info_module
