@@ -127,8 +127,12 @@ def _judged(
             for log in logs
             if log["error"]
         )
-        where = "nor a log of its own" if logs else "and no host of the inventory has its log"
-        return _left(node, "no Event %s of its time tells that its password was refused%s" % (where, unread))
+        where = (
+            "neither its own log nor an Event tells"
+            if logs
+            else "no Event tells, and no host of the inventory could,"
+        )
+        return _left(node, "%s that its password was refused in its time%s" % (where, unread))
     when, words = max(told)
     at = when.strftime("%Y-%m-%dT%H:%M:%SZ")
     text = "%s: its password was refused at %s: %s" % (node["name"], at, words)

@@ -99,7 +99,7 @@ def test_its_own_log_or_an_event_is_evidence(logs: Any, events: Any) -> None:
 def test_what_only_looks_like_a_refusal_is_none(logs: Any, events: Any) -> None:
     found = judged(unready(), logs, events)
     assert found["refused"] is False
-    assert "no Event" in found["words"]
+    assert "that its password was refused in its time" in found["words"]
 
 
 @pytest.mark.parametrize(
