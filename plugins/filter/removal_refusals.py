@@ -64,6 +64,7 @@ FULL = "full"
 LEVEL_LABEL = "github-runner.exadev.com/regrade-level"
 STEP_ANNOTATION = "github-runner.exadev.com/regrade-step"
 NAMED_DEAD = "it is named in github_runner_cluster_regrade_dead_servers"
+OR_DEAD = " and run the role again, or name it in github_runner_cluster_regrade_dead_servers if it is gone for good."
 LEFT = "left"
 
 
@@ -85,14 +86,14 @@ def _refusal(server: Dict[str, Any]) -> str:
     """What this host itself says against the removal, or an empty text."""
     if server["away"]:
         return (
-            "it cannot be reached, so at which level it runs cannot be told (%s). Bring it back, or name it in "
-            "github_runner_cluster_regrade_dead_servers if it is gone for good." % _one_line(server["error"])
+            "it cannot be reached, so at which level it runs cannot be told (%s). Bring it back%s"
+            % (_one_line(server["error"]), OR_DEAD)
         )
     if server["not_stopped"]:
         return "its service could not be stopped: %s. Cure that and run the role again." % _one_line(
             server["not_stopped"]
         )
-    unread = "its level could not be read: %s. Cure that and run the role again."
+    unread = "its level could not be read: %s. Cure that" + OR_DEAD
     if server["code"] != 0:
         return unread % _one_line(server["error"])
     try:
@@ -108,8 +109,9 @@ def _refusal(server: Dict[str, Any]) -> str:
             "its record could not be read: %s. Cure that and run the role again." % report["recorded_error"]
         )
     if report.get("level") is None:
-        return "its level is unknown: %s. Cure that and run the role again." % (
-            report.get("level_unknown") or "no reason was given"
+        return "its level is unknown: %s. Cure that%s" % (
+            report.get("level_unknown") or "no reason was given",
+            OR_DEAD,
         )
     if report["level"] != FULL:
         return "it runs at %s. Bring it to full with `regrade step to full` first." % report["level"]
