@@ -13,12 +13,14 @@ import pressure
 import scenario
 from admin_api import AdminApi
 from bed import Bed, Server
-from history import History, in_order
+from history import History, Line, in_order
+from history import outages as recorded_outages
 from observer import wait_for
 from operations import ACKNOWLEDGED
 from writers import Writers
 
 WITHOUT_QUORUM_SECONDS = 10
+STALL_SECONDS = 10  # an election, on a machine that does much else
 LATE_SECONDS = 0.5  # a watch sees a write some milliseconds late, one write more than another
 
 
@@ -99,3 +101,17 @@ def assert_taken(writers: Writers, when: str, seconds: float = 30) -> None:
     """An append that is sent from now on is acknowledged."""
     now = time.monotonic()
     wait_for(f"a write is taken {when}", lambda: writers.taken(now) or None, seconds)
+
+
+def no_write_was_lost(writers: Writers, whole: list[Line], outages: int) -> None:
+    """Of all appends since before the first step, and none waited long but where the test stopped two servers."""
+    assert writers.running()
+    report = writers.verdict()
+    print(report.line())
+    assert report.problems == ()
+    assert report.acknowledged > 100
+    # Two were stopped at once by the test, and that is seen.
+    made = recorded_outages(whole)
+    assert len(made) == outages
+    assert report.longest_stall.seconds > WITHOUT_QUORUM_SECONDS
+    assert report.stalled_outside(*made) < STALL_SECONDS, report.stalls

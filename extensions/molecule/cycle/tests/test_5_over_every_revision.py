@@ -11,13 +11,11 @@ import history as recorded
 import observer
 from admin_api import AdminApi
 from bed import Bed, Server
-from cycle_checks import WITHOUT_QUORUM_SECONDS
+from cycle_checks import no_write_was_lost
 from history import History
 from observer import wait_for
 from scenario import FOLDER, step
 from writers import Writers
-
-STALL_SECONDS = 10  # an election, on a machine that does much else
 
 # The gate taken out, for the control run alone: put beside the core in the service's memory, never in the product.
 WITHOUT_GATE = """
@@ -60,16 +58,7 @@ def test_no_node_was_made_anew(whole: list[recorded.Line]) -> None:
 
 
 def test_no_write_was_lost_and_none_waited_long(writers: Writers, whole: list[recorded.Line]) -> None:
-    assert writers.running()
-    report = writers.verdict()
-    print(report.line())
-    assert report.problems == ()
-    assert report.acknowledged > 100
-    # Two were stopped at once by the test, and that is seen.
-    made = recorded.outages(whole)
-    assert len(made) == 2
-    assert report.longest_stall.seconds > WITHOUT_QUORUM_SECONDS
-    assert report.stalled_outside(*made) < STALL_SECONDS, report.stalls
+    no_write_was_lost(writers, whole, outages=2)
 
 
 def test_a_run_with_the_gate_taken_out_fails_the_check(bed: Bed, api: AdminApi) -> None:

@@ -5,21 +5,19 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 TESTS = Path(__file__).resolve().parents[4] / "tests"
-for folder in (TESTS / "bed", TESTS / "integration" / "lib"):
+for folder in (TESTS / "bed", TESTS / "integration" / "lib", TESTS / "integration" / "writes"):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 os.environ["REGRADE_BED_SHAPE"] = "systemd"  # as molecule.yml has it for the plays
 
 from bed import Bed, Machine  # noqa: E402
+from cycle_fixtures import history, writers  # noqa: E402, F401
 from fixtures import api, bed, server1, server2, server3  # noqa: E402, F401
-from history import History  # noqa: E402
-from scenario import FOLDER  # noqa: E402
 
 
 @pytest.fixture(scope="session")
@@ -32,11 +30,3 @@ def machines(bed: Bed) -> tuple[Machine, ...]:  # noqa: F811
 @pytest.fixture(params=range(3), ids=["server1", "server2", "server3"])
 def machine(request: pytest.FixtureRequest, machines: tuple[Machine, ...]) -> Machine:
     return machines[request.param]
-
-
-@pytest.fixture(scope="session")
-def history() -> Iterator[History]:
-    """The watch that the side effect began. It is ended with the last chapter, whatever became of it."""
-    kept = History(FOLDER)
-    yield kept
-    kept.stop()

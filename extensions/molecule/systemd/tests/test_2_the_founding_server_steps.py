@@ -11,6 +11,7 @@ from bed import Bed, Machine
 from cycle_checks import assert_marked, cooldowns_kept, reaches_etcd_only, still_counts
 from history import History, levels_of
 from observer import wait_for
+from writers import Writers
 
 DOWN = ["full", "control-plane", "etcd-only"]
 HOSTS = {"server1", "server2", "server3"}
@@ -84,9 +85,9 @@ def test_another_servers_step_is_refused_and_names_it(api: AdminApi) -> None:
     assert "server1" in str(result["msg"])
 
 
-def test_the_stepped_server_still_counts(bed: Bed, api: AdminApi, history: History) -> None:
+def test_the_stepped_server_still_counts(bed: Bed, api: AdminApi, history: History, writers: Writers) -> None:
     server1, server2, server3 = bed.servers
-    still_counts(bed, api, history, stepped=server1, third=server3, left=server2)
+    still_counts(bed, api, history, writers, stepped=server1, third=server3, left=server2)
 
 
 def test_calm_brings_it_back_to_full_by_itself(bed: Bed, api: AdminApi) -> None:

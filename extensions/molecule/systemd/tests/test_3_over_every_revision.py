@@ -10,7 +10,9 @@ import pytest
 
 import history as recorded
 from admin_api import AdminApi
+from cycle_checks import no_write_was_lost
 from history import History
+from writers import Writers
 
 
 @pytest.fixture(scope="module")
@@ -32,3 +34,7 @@ def test_nothing_was_ever_wrong(whole: list[recorded.Line]) -> None:
     assert recorded.unlabelled_below_full(whole) == []
     assert recorded.steps_without_lease(whole) == []
     assert len({(line["name"], line["uid"]) for line in whole if line["kind"] == "node"}) == 3
+
+
+def test_no_write_was_lost_and_none_waited_long(writers: Writers, whole: list[recorded.Line]) -> None:
+    no_write_was_lost(writers, whole, outages=1)

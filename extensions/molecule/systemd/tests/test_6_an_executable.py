@@ -81,7 +81,10 @@ def test_one_that_only_says_so_is_found_out(machines: tuple[Machine, ...]) -> No
         failed = [entry for entry in json.loads(done.stdout)["checks"] if not entry["ok"]]
         assert done.returncode == 4
         assert failed[0]["check"] == "apply_level etcd-only from control-plane"
-        assert "the executable says etcd-only, but k3s on this host answers as one at full" in failed[0]["detail"]
+        assert (
+            "the executable says etcd-only, but k3s on this host answers as one at full"
+            in failed[0]["detail"]
+        )
     finally:
         machine.sh("rm -f /srv/core.zip /srv/executable /var/lib/an-executable")
     assert "90-regrade" not in machine.sh("ls /etc/rancher/k3s/config.yaml.d", check=False).stdout
