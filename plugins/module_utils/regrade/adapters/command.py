@@ -48,6 +48,7 @@ DONE, USAGE, UNTOUCHED, FAILED, UNKNOWN = 0, 2, 3, 4, 5  # its exit statuses; an
 ASKED = "asked"  # state: what was asked of it last, and is not seen to be so
 END_SECONDS = 10.0  # between SIGTERM and SIGKILL, once its time is over
 OUTPUT_BYTES = 64 << 10  # the rest is read and dropped
+READ_SECONDS = 5.0  # patience with the last words of one that has ended: a host that thrashes is slow to read them
 POLL_SECONDS = 1.0
 
 
@@ -136,7 +137,7 @@ class _Tail:
             self._kept = (self._kept + chunk)[-OUTPUT_BYTES:]
 
     def text(self) -> str:
-        self._thread.join(POLL_SECONDS)
+        self._thread.join(READ_SECONDS)
         return self._kept.decode("utf-8", "replace")
 
 
