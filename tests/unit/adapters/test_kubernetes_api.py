@@ -731,10 +731,10 @@ def test_two_threads_may_ask_at_once(world: World) -> None:
     both = threading.Barrier(2)
 
     def once_both_have_asked(_request: Request) -> Reply:
-        both.wait(30)
+        both.wait(15)
         return Reply(200, NODE)
 
-    cluster = world.cluster(world.stub(once_both_have_asked).url, CALL_TIMEOUT_SECONDS="30")
+    cluster = world.cluster(world.stub(once_both_have_asked).url, CALL_TIMEOUT_SECONDS="20")
     with ThreadPoolExecutor(2) as pool:
         assert [node.name for node in pool.map(cluster.node, ("pi1", "pi1"))] == ["pi1", "pi1"]
 
