@@ -39,6 +39,7 @@ from ..ports import (
     StepHooks,
     StepRefused,
 )
+from . import reached
 from .local_k3s import LocalK3s
 
 if TYPE_CHECKING:
@@ -438,7 +439,7 @@ class CommandActuator:
                     began=True,
                 )
             time.sleep(POLL_SECONDS)
-        self._await_member(before.member, end)
+        reached.await_member(self._k3s.own_member, before.member, end, POLL_SECONDS)
         if name != ETCD_ONLY:
             self._await_agent(before.heartbeat, end)
 
@@ -496,53 +497,11 @@ class CommandActuator:
                 raise ApplyFailed(f"apply_level {name} ended well, but {why}", began=False)
             time.sleep(POLL_SECONDS)
 
-    def _await_member(self, expected: str, end: float) -> None:
-        """Our etcd member is a voter with the id it had."""
-        while True:
-            try:
-                now = self._k3s.own_member()
-                why = (
-                    "our member is not in etcd's list"
-                    if now is None
-                    else "it is a learner"
-                    if now.learner
-                    else ""
-                )
-                if now is not None and now.id != expected:
-                    raise ApplyFailed(
-                        f"the etcd member id changed from {expected} to {now.id}: the member was removed and joined "
-                        "anew; stop, and find out what removed it",
-                        began=True,
-                    )
-            except LevelUnknown as error:
-                why = str(error)
-            if not why:
-                return
-            if time.monotonic() >= end:
-                raise ApplyFailed(f"etcd serves, but {why}", began=True)
-            time.sleep(POLL_SECONDS)
-
     def _await_etcd(self, end: float) -> None:
-        while not self.healthy():
-            if time.monotonic() >= end:
-                raise ApplyFailed("k3s runs, but etcd is not healthy", began=True)
-            time.sleep(POLL_SECONDS)
+        reached.await_etcd(self.healthy, end, POLL_SECONDS)
 
     def _await_agent(self, heartbeat: str, end: float) -> None:
-        """The Node is Ready on a heartbeat other than `heartbeat`."""
-        while True:
-            try:
-                node = self._cluster.node(self._settings.node_name)
-                if node.ready and node.ready_heartbeat != heartbeat:
-                    return
-                why = (
-                    "is Ready only on its heartbeat from before the restart" if node.ready else "is not Ready"
-                )
-            except ClusterError as error:
-                why = f"cannot be read: {error}"
-            if time.monotonic() >= end:
-                raise ApplyFailed(f"k3s runs, but Node {self._settings.node_name} {why}", began=True)
-            time.sleep(POLL_SECONDS)
+        reached.await_agent(self._cluster, self._settings.node_name, heartbeat, end, POLL_SECONDS)
 
     def _refuse_trap(self) -> None:
         """There is no verb that restarts k3s at its level. Raises ApplyFailed(stuck=True)."""

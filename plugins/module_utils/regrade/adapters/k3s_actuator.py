@@ -29,6 +29,7 @@ from ..core.settings import RESTART_GRACE_SECONDS
 from ..ports import ApplyFailed, Cluster, ClusterError, LevelUnknown, RegradeError, StepHooks, StepRefused
 from . import docker_probe as probe
 from . import level_record as record
+from . import reached
 
 if TYPE_CHECKING:
     from ..core.settings import Settings
@@ -652,55 +653,19 @@ class K3sActuator(abc.ABC):
             time.sleep(POLL_SECONDS)  # the next look at it says what is wrong
 
     def _await_member(self, server: Server, before: _Before, end: float) -> None:
-        """Our etcd member is a voter with the id it had."""
-        while True:
+        def own() -> Member | None:
             try:
-                now = probe.own_member(self.members(), self._settings.node_name, self._own_addresses(server))
-                why = (
-                    "our member is not in etcd's list"
-                    if now is None
-                    else "it is a learner"
-                    if now.learner
-                    else ""
-                )
-                if now is not None and before.member is not None and now.id != before.member.id:
-                    raise ApplyFailed(
-                        f"the etcd member id changed from {before.member.id} to {now.id}: the "
-                        "member was "
-                        "removed and joined anew; stop, and find out what removed "
-                        "it",
-                        began=True,
-                    )
-            except (LevelUnknown, PlatformError) as error:
-                why = str(error)
-            if not why:
-                return
-            if time.monotonic() >= end:
-                raise ApplyFailed(f"etcd serves, but {why}", began=True)
-            time.sleep(DATABASE_PAUSE_SECONDS)
+                return probe.own_member(self.members(), self._settings.node_name, self._own_addresses(server))
+            except PlatformError as error:
+                raise LevelUnknown(str(error)) from None
+
+        reached.await_member(own, before.member.id if before.member else "", end, DATABASE_PAUSE_SECONDS)
 
     def _await_etcd(self, end: float) -> None:
-        while not self.healthy():
-            if time.monotonic() >= end:
-                raise ApplyFailed("k3s runs, but etcd is not healthy", began=True)
-            time.sleep(POLL_SECONDS)
+        reached.await_etcd(self.healthy, end, POLL_SECONDS)
 
     def _await_agent(self, heartbeat: str, end: float) -> None:
-        """The Node is Ready on a heartbeat other than `heartbeat`."""
-        why = ""
-        while True:
-            try:
-                node = self._cluster.node(self._settings.node_name)
-                if node.ready and node.ready_heartbeat != heartbeat:
-                    return
-                why = (
-                    "is Ready only on its heartbeat from before the restart" if node.ready else "is not Ready"
-                )
-            except ClusterError as error:
-                why = f"cannot be read: {error}"
-            if time.monotonic() >= end:
-                raise ApplyFailed(f"k3s runs, but Node {self._settings.node_name} {why}", began=True)
-            time.sleep(POLL_SECONDS)
+        reached.await_agent(self._cluster, self._settings.node_name, heartbeat, end, POLL_SECONDS)
 
     def _back_from_crash_loop(self, server: Server, name: str, before: _Before, state: State) -> None:
         """Put the old record back and start k3s with it, once. Always raises ApplyFailed."""
