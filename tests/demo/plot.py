@@ -21,7 +21,7 @@ def draw(samples: Sequence[dict[str, Any]], source: str) -> str:
     span = max(max(sample["time"] for sample in samples) - first, 1.0)
 
     def x(at: float) -> float:
-        return LEFT + (at - first) / span * (WIDTH - LEFT - RIGHT)
+        return float(LEFT + (at - first) / span * (WIDTH - LEFT - RIGHT))
 
     body = [
         _text(LEFT, 26, "One server down to etcd-only and back to full, its etcd vote kept", size=17),

@@ -7,23 +7,27 @@ point that HOLD_AT names, says so by the file `at`, and goes on when there is a 
 it. Standard library only; what is done meanwhile does not belong here.
 """
 
+from __future__ import annotations
+
 import os
 import time
+from collections.abc import Callable
+from typing import Any
 
 FOLDER = "/tmp/held-step"
 STEP = "github-runner.exadev.com/regrade-step"
 
 
-def _journal(phase):
+def _journal(phase: str) -> Callable[[Any], bool]:
     return lambda request: request.name == "journal" and request.document["phase"] == phase
 
 
-def _shows_intent(request):
+def _shows_intent(request: Any) -> bool:
     return bool(request.change.annotations.get(STEP)) and not request.change.labels
 
 
 # name, what has just happened, the request, and what tells it from others of its kind
-POINTS = (
+POINTS: tuple[tuple[str, str, str, Callable[[Any], bool]], ...] = (
     ("lease-taken", "the Lease was taken", "WriteLease", lambda request: bool(request.lease.holder)),
     ("gate-passed", "the gate was asked for the first time", "NewId", lambda request: True),
     ("journal-written", "the journal is on disk", "WriteState", _journal("intent")),
@@ -49,18 +53,18 @@ POINTS = (
 )
 
 
-def hold(driver_class, name, wait):
+def hold(driver_class: Any, name: str, wait: Callable[[], None]) -> None:
     """From now on, the first time a Driver has carried out the request of that point, it calls `wait`."""
     (kind, is_it) = next((kind, is_it) for point, _what, kind, is_it in POINTS if point == name)
     begin = driver_class.__init__
 
-    def begun(self, *given, **named):
+    def begun(self: Any, *given: Any, **named: Any) -> None:
         begin(self, *given, **named)
         (request_class,) = [request for request in self._answers if request.__name__ == kind]
         answer = self._answers[request_class]
-        held = []
+        held: list[Any] = []
 
-        def answered(request):
+        def answered(request: Any) -> Any:
             result = answer(request)
             if not held and is_it(request):
                 held.append(request)
@@ -72,7 +76,7 @@ def hold(driver_class, name, wait):
     driver_class.__init__ = begun
 
 
-def wait():
+def wait() -> None:
     """Say so, and wait for leave."""
     with open(os.path.join(FOLDER, "at"), "w", encoding="ascii"):
         pass
@@ -81,6 +85,6 @@ def wait():
 
 
 if os.environ.get("HOLD_AT"):
-    from regrade.app.driver import Driver
+    from regrade.app.driver import Driver  # type: ignore[import-not-found]
 
     hold(Driver, os.environ["HOLD_AT"], wait)

@@ -150,7 +150,7 @@ def test_booting_is_never_taken_for_a_level_that_does_not_run(real: Real) -> Non
     actuator = real.actuator(server)
     from_inside = real.actuator(server, ETCD_ONLY_HTTPS_PORT="0")
     reached_at = from_inside._reached_at
-    from_inside._reached_at = lambda _server: ()  # type: ignore[method-assign]  # as where no network reaches it
+    from_inside._reached_at = lambda server: ()  # type: ignore[method-assign]  # as where no network reaches it
     server.docker("restart", "--time", "60", "k3s", timeout=120)
     seen: list[str] = []
     end = time.monotonic() + 120

@@ -179,7 +179,7 @@ class History:
         ]
 
     def catch_up(self, api: AdminApi, seconds: float = 60) -> None:
-        """Wait until what the API lists now has been seen. Raises NoAnswer."""
+        """Wait until what the API lists now has been seen, or lies in a gap that `gaps` will tell. Raises NoAnswer."""
         until = time.monotonic() + seconds
         wanted = {
             (of, item["metadata"]["name"], int(item["metadata"]["resourceVersion"]))
@@ -187,7 +187,7 @@ class History:
             for item in api.call("GET", path)["items"]
         }
         while True:
-            missing = wanted - {(line["kind"], line.get("name"), line.get("rv")) for line in self.lines()}
+            missing = unseen(wanted, self.lines())
             if not missing:
                 return
             if time.monotonic() > until:
@@ -259,6 +259,19 @@ def steps_without_lease(lines: Iterable[Line]) -> list[str]:
             if holder.split("/")[0] != name
         ]
     return found
+
+
+def unseen(wanted: set[tuple[str, str, int]], lines: Iterable[Line]) -> set[tuple[str, str, int]]:
+    """Those of (stream, name, revision) that no line has and no gap covers: a watch that had to list anew never sees
+    what was between."""
+    whole = list(lines)
+    seen_now = {(line["kind"], line.get("name"), line.get("rv")) for line in whole}
+    missed = [(line["of"], line["after"], line["rv"]) for line in whole if line["kind"] == "gap"]
+    return {
+        (of, name, rv)
+        for of, name, rv in wanted - seen_now
+        if not any(of == kind and after < rv <= at for kind, after, at in missed)
+    }
 
 
 def gaps(lines: Iterable[Line]) -> list[str]:

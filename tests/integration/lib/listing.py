@@ -20,8 +20,8 @@ FOLDERS = (
     "/run/lock",
     "/tmp",
 )
-# Written by the engine and k3s, and by the pressure's generator.
-LIVELY = ("/var/lib/docker", "/var/lib/containerd", "/srv/fixture", "/etc/resolv.conf")
+# Written by the engine and k3s, by the pressure's generator, and by Ansible itself in whichever run copies first.
+LIVELY = ("/var/lib/docker", "/var/lib/containerd", "/srv/fixture", "/etc/resolv.conf", "/root/.ansible")
 
 
 def of_host(server: Server) -> list[str]:

@@ -7,6 +7,8 @@ FOLDER/wanted holds two numbers: the stall in percent and the MiB available. FOL
 /proc/pressure/memory and FOLDER/meminfo that of /proc/meminfo. Standard library only.
 """
 
+from __future__ import annotations
+
 import os
 import sys
 import time
@@ -17,14 +19,14 @@ SECONDS = 0.25
 WINDOWS = (10, 60, 300)
 
 
-def put(path, text):
+def put(path: str, text: str) -> None:
     """Whole or not at all: a reader never sees half a file."""
     with open(path + ".new", "w", encoding="ascii") as file:
         file.write(text)
     os.rename(path + ".new", path)
 
 
-def main(folder):
+def main(folder: str) -> None:
     averages = [0.0] * len(WINDOWS)
     total = 0.0
     last = time.monotonic()

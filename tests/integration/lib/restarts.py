@@ -169,7 +169,7 @@ def is_at(bed: Bed, api: AdminApi, server: Server, level: str, before: dict[str,
 
 def steps_to(bed: Bed, api: AdminApi, server: Server, level: str, before: dict[str, Any]) -> None:
     """By hand and without a hold, so that nothing but memory keeps the server where it is."""
-    done = server.sh(f"regrade step to {level} --no-hold --json", check=False, timeout=300)
+    done = server.sh(f"regrade step to {level} --hold=keep --json", check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     wait_for(f"etcd serves on {server.name}", lambda: observer.etcd_healthy(server), 60)
     assert observer.runs_at(server) == runs(level)

@@ -113,6 +113,14 @@ def test_a_step_without_the_lease_is_found() -> None:
     )
 
 
+def test_what_a_watch_had_to_leap_over_is_not_waited_for() -> None:
+    wanted = {("node", "a", 10), ("node", "b", 15), ("node", "b", 21), ("lease", "k3s-regrade", 15)}
+    gap = {"kind": "gap", "of": "node", "after": 13, "rv": 20, "broke": 15.0}
+    assert history.unseen(wanted, GOOD) == wanted - {("node", "a", 10)}
+    assert history.unseen(wanted, [*GOOD, gap]) == {("node", "b", 21), ("lease", "k3s-regrade", 15)}
+    assert history.unseen({("node", "b", 13)}, [GOOD[0], gap]) == {("node", "b", 13)}
+
+
 def test_a_gap_counts_but_for_the_tests_own_outage() -> None:
     gap = {"kind": "gap", "of": "node", "after": 13, "rv": 20, "broke": 15.0}
     assert history.gaps([*GOOD, gap]) == ["node: between 13 and 20"]

@@ -18,7 +18,8 @@ PLACE = "/srv/cluster/regrade"
 
 @pytest.fixture(params=range(3), ids=["server1", "server2", "server3"])
 def server(request: pytest.FixtureRequest, bed: Bed) -> Server:
-    return bed.servers[request.param]
+    found: Server = bed.servers[request.param]
+    return found
 
 
 @pytest.fixture

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import observer
 import plays
 import scenario
@@ -36,7 +38,7 @@ def test_the_others_see_the_same_pressure_and_stay(server2: Server, server3: Ser
     for peer in (server2, server3):
         wait_for(
             f"{peer.name} wants to step down and is refused for server1",
-            lambda peer=peer: over_and_refused(peer, "server1"),
+            partial(over_and_refused, peer, "server1"),
             60,
         )
         assert observer.label(api, peer.name) == "full"

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import observer
 import plays
 import scenario
@@ -31,7 +33,7 @@ def test_pressure_takes_it_down(bed: Bed, server2: Server, api: AdminApi, histor
     for peer in (bed.servers[0], bed.servers[2]):
         wait_for(
             f"{peer.name} wants to step down and is refused for server2",
-            lambda peer=peer: over_and_refused(peer, "server2"),
+            partial(over_and_refused, peer, "server2"),
             60,
         )
         assert observer.label(api, peer.name) == "full"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,11 @@ def waits(seconds: int) -> str:
 def ready(api: AdminApi, name: str) -> str:
     conditions = api.node(name)["status"]["conditions"]
     return str(next(item["status"] for item in conditions if item["type"] == "Ready"))
+
+
+def is_unknown(api: AdminApi, name: str) -> bool:
+    """Its kubelet has fallen silent."""
+    return ready(api, name) == "Unknown"
 
 
 def secret_uid(api: AdminApi, server: Server) -> str:
@@ -97,7 +103,7 @@ def test_one_server_is_stepped_down_and_another_one_stopped(
     server2.docker("stop", "--time=60", "k3s", timeout=90)
     server2.sh("rm /srv/cluster/node/password")
     for server in (server2, server3):
-        wait_for(f"{server.name} is not Ready", lambda name=server.name: ready(api, name) == "Unknown", 90)
+        wait_for(f"{server.name} is not Ready", partial(is_unknown, api, server.name), 90)
 
 
 def test_the_heartbeat_names_the_level_and_since_when(server3: Server) -> None:

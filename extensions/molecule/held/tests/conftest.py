@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -35,5 +36,5 @@ def whole(bed: Bed, api: AdminApi) -> Iterator[None]:  # noqa: F811
             by_hand.switch(api, server.name, word, None)
     for server in bed.servers:
         observer.wait_for(
-            f"{server.name} is at full again", lambda name=server.name: observer.at_full_again(api, name), 180
+            f"{server.name} is at full again", partial(observer.at_full_again, api, server.name), 180
         )

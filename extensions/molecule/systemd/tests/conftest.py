@@ -29,4 +29,5 @@ def machines(bed: Bed) -> tuple[Machine, ...]:  # noqa: F811
 
 @pytest.fixture(params=range(3), ids=["server1", "server2", "server3"])
 def machine(request: pytest.FixtureRequest, machines: tuple[Machine, ...]) -> Machine:
-    return machines[request.param]
+    found: Machine = machines[request.param]
+    return found
