@@ -217,8 +217,9 @@ def molecule_progress() -> Callable[[str], str]:
     return how_far
 
 
-def pytest(name: str, folder: Path, *options: str, timeout: float = 600) -> Outcome:
-    """One folder of tests, in a run of its own; counted from its JUnit report."""
+def pytest(name: str, folder: Path, *options: str, timeout: float = 600, echo: bool = True) -> Outcome:
+    """One folder of tests, in a run of its own; counted from its JUnit report. `echo` shows its output as it comes,
+    else the end of it where it failed."""
     began = time.monotonic()
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     junit = BUILD / "junit" / f"{slug}.xml"
@@ -240,8 +241,9 @@ def pytest(name: str, folder: Path, *options: str, timeout: float = 600) -> Outc
                 cwd=ROOT,
                 env=dotvenv.environment(),
                 timeout=timeout,
-                echo=True,
+                echo=echo,
                 describe=pytest_progress,
+                shown=400,
             )
     except Failed as error:
         problem = str(error)

@@ -36,6 +36,7 @@ import checks  # noqa: E402
 import dotvenv  # noqa: E402
 import engine  # noqa: E402
 import lanes  # noqa: E402
+import parts  # noqa: E402
 from bed import Bed  # noqa: E402
 from layout import BadSetting, Settings  # noqa: E402
 from parts import Failed, Part, last_time, say  # noqa: E402
@@ -112,11 +113,8 @@ def test(report: Report) -> None:
         for outcome in checks.run_all():
             report.add(outcome)
         report.add(checks.simulate())
-        report.add(checks.pytest("bed's real tests", Path("tests", "bed", "tests", "real"), timeout=2400))
-        report.add(timed("bed up", Bed().up))
-        report.add(checks.pytest("adapters on real servers", Path("tests", "integration"), timeout=1800))
-        # The scenarios begin on servers that nothing was tried on.
-        report.add(timed("bed down", Bed().down))
+        for outcome in pieces_on_servers():
+            report.add(outcome)
     finally:
         end(report)
     run_scenarios(report, tested_scenarios())
@@ -192,6 +190,31 @@ TARGETS = {
 
 
 # -- what targets share
+
+
+def pieces_on_servers() -> list[Outcome]:
+    """The stand-in's own tests and the adapters' side by side, each on servers of its own: they mostly wait.
+
+    The bed is down at the end, so that the scenarios begin on servers that nothing was tried on.
+    """
+
+    def adapters() -> list[Outcome]:
+        return [
+            timed("bed up", Bed().up),
+            checks.pytest("adapters on real servers", Path("tests", "integration"), timeout=1800, echo=False),
+            timed("bed down", Bed().down),
+        ]
+
+    with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
+        stand_in = pool.submit(
+            checks.pytest, "bed's real tests", Path("tests", "bed", "tests", "real"), timeout=2400, echo=False
+        )
+        others = pool.submit(adapters)
+        try:
+            return [stand_in.result(), *others.result()]
+        except BaseException:
+            parts.end_commands()  # else they would be waited for
+            raise
 
 
 def on_servers(report: Report, name: str) -> None:
