@@ -3,15 +3,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Tuple
 
 import pytest
-from ansible_collections.exadev.k3s_regrade.tests.unit.role.test_role_files import ROLE
+from ansible_collections.exadev.k3s_regrade.tests.unit.role import played
 
 # kubectl of 1.29, which knows no ValidatingAdmissionPolicy of v1: what it was given is kept, and each call is counted.
 DOCKER = """#!/bin/sh
@@ -30,47 +26,14 @@ esac
 
 
 def run(folder: Path, guard: bool) -> Tuple[int, str]:
-    docker = folder / "bin" / "docker"
-    docker.parent.mkdir()
-    docker.write_text(DOCKER)
-    docker.chmod(0o755)
-    play = {
-        "hosts": "localhost",
-        "gather_facts": False,
-        "vars": {
-            "ansible_python_interpreter": sys.executable,
-            "github_runner_cluster_regrade_guard": guard,
-            "__github_runner_cluster_api_host": "localhost",
-            "__github_runner_cluster_server": {"node_name": "pi-a"},
-        },
-        "tasks": [
-            {
-                "ansible.builtin.include_role": {
-                    "name": ROLE.name,
-                    "tasks_from": "regrade_objects",
-                    "rolespec_validate": False,
-                }
-            }
-        ],
-    }
-    (folder / "play.yml").write_text(json.dumps([play]))
-    done = subprocess.run(
-        [str(Path(sys.executable).with_name("ansible-playbook")), str(folder / "play.yml")],
-        env={
-            **os.environ,
-            "PATH": f"{docker.parent}:{os.environ['PATH']}",
-            "FOLDER": str(folder),
-            "ANSIBLE_ROLES_PATH": str(ROLE.parent),
-            "ANSIBLE_NOCOLOR": "1",
-            "ANSIBLE_LOCAL_TEMP": str(folder / "local"),
-            "ANSIBLE_REMOTE_TEMP": str(folder / "remote"),
-        },
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+    return played.run(
+        folder,
+        {"hosts": "localhost", "gather_facts": False, "tasks": [played.tasks_of("regrade_objects")]},
+        programs={"docker": DOCKER},
+        github_runner_cluster_regrade_guard=guard,
+        __github_runner_cluster_api_host="localhost",
+        __github_runner_cluster_server={"node_name": "pi-a"},
     )
-    return done.returncode, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("guard", [True, False])
