@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One play run by Ansible itself on this machine, with stand-ins for the programs that it calls. What it is to do is the
-tests'."""
+"""One play run by Ansible itself on this machine, with stand-ins for the programs that it calls.
+
+What it is to do, and what the stand-ins answer, is the tests'.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -79,8 +82,8 @@ def run(
 
 def failures(output: str) -> List[str]:
     """What Ansible tells of each task that failed: its `msg`."""
-    found = []
-    for line in output.splitlines():
-        if line.startswith("fatal: ") and "=> " in line:
-            found.append(str(json.loads(line.partition("=> ")[2])["msg"]))
-    return found
+    decoder = json.JSONDecoder()
+    return [
+        str(decoder.raw_decode(output, found.end())[0]["msg"])
+        for found in re.finditer(r"^fatal: .*=> (?={)", output, re.M)
+    ]
