@@ -65,6 +65,11 @@ LEVEL_LABEL = "github-runner.exadev.com/regrade-level"
 STEP_ANNOTATION = "github-runner.exadev.com/regrade-step"
 NAMED_DEAD = "it is named in github_runner_cluster_regrade_dead_servers"
 OR_DEAD = " and run the role again, or name it in github_runner_cluster_regrade_dead_servers if it is gone for good."
+# What only another server can do for one that is dead, with an administrator's kubeconfig.
+GONE = (
+    "run `regrade %s %s --kubeconfig ADMIN` on one that lives (ADMIN is an administrator's kubeconfig), or name it in "
+    "github_runner_cluster_regrade_dead_servers"
+)
 LEFT = "left"
 
 
@@ -160,14 +165,19 @@ def removal_refusals(
         if name in told:
             continue
         host = host_of.get(name, name)
+        stranger = "" if name in host_of else " No host of the group is this Node."
         level = (node["metadata"].get("labels") or {}).get(LEVEL_LABEL)
         if level is not None:
-            lines.append(
-                "%s: its Node %s is labelled %s. Bring it to full with `regrade step to full` first."
-                % (host, name, level)
-            )
+            cure = " Bring it to full with `regrade step to full` first."
+            if stranger:
+                cure = "%s Where it is gone for good, %s." % (stranger, GONE % ("forget", name))
+                cure += " Else bring it to full with `regrade step to full` on it first."
+            lines.append("%s: its Node %s is labelled %s.%s" % (host, name, level, cure))
         elif STEP_ANNOTATION in (node["metadata"].get("annotations") or {}):
-            lines.append("%s: a step is open on its Node %s. Wait for its end." % (host, name))
+            lines.append(
+                "%s: a step is open on its Node %s.%s Wait for its end. Where that server is dead, %s."
+                % (host, name, stranger, GONE % ("abandon-step", name))
+            )
     return lines
 
 

@@ -8,6 +8,7 @@ from typing import Any, Optional
 
 import pytest
 from ansible_collections.exadev.k3s_regrade.plugins.filter.removal_refusals import removal_refusals
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade import cli
 
 LABEL = "github-runner.exadev.com/regrade-level"
 STEP = "github-runner.exadev.com/regrade-step"
@@ -167,3 +168,38 @@ def test_a_node_outside_of_the_group_can_be_named_dead() -> None:
     nodes = [node("a"), node("z", {LABEL: "etcd-only"}, ready="Unknown")]
     assert removal_refusals([server("a", full())], nodes, []) != []
     assert removal_refusals([server("a", full())], nodes, ["node-z"]) == []
+
+
+def gone(verb: str, name: str) -> str:
+    return (
+        f"run `regrade {verb} {name} --kubeconfig ADMIN` on one that lives (ADMIN is an administrator's kubeconfig), "
+        "or name it in github_runner_cluster_regrade_dead_servers"
+    )
+
+
+def test_of_a_node_that_no_host_is_only_what_can_be_done_is_told() -> None:
+    (line,) = removal_refusals([server("a", full())], [node("a"), node("z", {LABEL: "etcd-only"})], [])
+    assert line == (
+        "node-z: its Node node-z is labelled etcd-only. No host of the group is this Node. Where it is gone for good, "
+        f"{gone('forget', 'node-z')}. Else bring it to full with `regrade step to full` on it first."
+    )
+
+
+@pytest.mark.parametrize(
+    ("host", "said", "stranger"),
+    [("a", "a: a step is open on its Node node-a.", ""), ("z", "node-z: a step is open on its Node node-z.",
+                                                          " No host of the group is this Node.")],
+)  # fmt: skip
+def test_of_a_step_that_is_open_the_way_out_where_that_server_is_dead_is_told(
+    host: str, said: str, stranger: str
+) -> None:
+    (line,) = removal_refusals([server("a", full())], [node("b"), node(host, {}, {STEP: "{}"})], [])
+    assert line == (
+        f"{said}{stranger} Wait for its end. Where that server is dead, {gone('abandon-step', 'node-' + host)}."
+    )
+
+
+@pytest.mark.parametrize("verb", ["forget", "abandon-step"])
+def test_what_is_told_to_be_run_is_what_the_command_line_takes(verb: str) -> None:
+    options = cli._parse([verb, "node-z", "--kubeconfig", "ADMIN"])
+    assert (options.verb, options.node, options.kubeconfig) == (verb, "node-z", "ADMIN")

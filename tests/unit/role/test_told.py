@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the role says where it gives up in the middle: run by Ansible itself, over stand-ins for docker and `regrade`."""
+"""What the role says where it gives up in the middle: run by Ansible itself, over stand-ins of what it calls."""
 
 from __future__ import annotations
 
