@@ -32,8 +32,9 @@ options:
       - What was found in the cluster. Keys V(nodes) (the Nodes as its API lists them, none where no API answered),
         V(members) (the members of etcd as k3s lists them at C(/db/info)), V(group_name), V(group) (the hosts of the
         inventory's group of servers, whether in this run or not, each with the name of its Node), V(lease) (the name
-        of our Lease) and V(leases) (a line for each Lease of C(kube-system), its name and its holder with a tabulator
-        between).
+        of our Lease), V(leases) (a line for each Lease of C(kube-system), its name and its holder with a tabulator
+        between) and V(lost) (one entry for each host of the run that could not be looked at, with V(host), V(gone)
+        where it had dropped out of the run before, V(away) where it cannot be reached, and V(error)).
     type: dict
     required: true
 seealso:
@@ -88,9 +89,11 @@ def _of_host(server: placement.Server, cluster: placement.Cluster) -> Iterator[s
 
 def placement_refusals(servers: List[Dict[str, Any]], cluster: Dict[str, Any]) -> List[str]:
     """Lines that forbid turning regrading on; an empty list allows it."""
-    run = [placement.server(given) for given in servers]
     whole = placement.cluster(cluster)
+    lost = {one.host for one in whole.lost}
+    run = [placement.server(given) for given in servers if given["host"] not in lost]
     lines = [f"{server.host}: {line}" for server in run for line in _of_host(server, whole)]
+    lines += placement_cluster.lost(whole)
     if not whole.nodes:
         # Where no server could be looked at, that no API answers is no news.
         return lines or [placement_cluster.NO_API]

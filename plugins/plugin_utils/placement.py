@@ -8,6 +8,7 @@ Pure, and of any server whatever runs it. What is refused stands in `placement_s
 
 from __future__ import annotations
 
+import re
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 from urllib.parse import urlsplit
 
@@ -27,6 +28,8 @@ from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.er
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.marks import MEMBER_NAME
 
 Node = Dict[str, Any]
+MOST_SAID = 200  # characters of what another program said
+FRAMED = re.compile(r"^((Task|Action|Module) failed: )+")  # Ansible's own words before a failure
 
 
 class Server(NamedTuple):
@@ -53,9 +56,18 @@ class Server(NamedTuple):
         return tuple(plain_address(address) for address in texts(self.found.get("addresses")))
 
 
+class Lost(NamedTuple):
+    """A host of the run that nothing is known of, and why."""
+
+    host: str
+    gone: bool  # it had left the run before it was looked at
+    away: bool  # it could not be reached
+    error: str
+
+
 class Cluster(NamedTuple):
     """`nodes` by name; `group` the hosts of the inventory's group with their Nodes' names, in this run or not;
-    `leases` of kube-system with their holders."""
+    `leases` of kube-system with their holders; `lost` the hosts of the run that could not be looked at."""
 
     nodes: Dict[str, Node]
     members: List[Dict[str, Any]]
@@ -63,6 +75,7 @@ class Cluster(NamedTuple):
     group: Dict[str, str]
     lease: str
     leases: Dict[str, str]
+    lost: Tuple[Lost, ...]
 
 
 def server(given: Dict[str, Any]) -> Server:
@@ -92,7 +105,18 @@ def cluster(given: Dict[str, Any]) -> Cluster:
         group={str(host): str(name) for host, name in mapping(given["group"]).items()},
         lease=str(given["lease"]),
         leases={words[0]: words[1] if len(words) > 1 else "" for words in lines},
+        lost=tuple(
+            Lost(str(entry["host"]), bool(entry["gone"]), bool(entry["away"]), str(entry["error"]))
+            for entry in mappings(given["lost"])
+        ),
     )
+
+
+def short(said: str) -> str:
+    """The last line that says something, as far as it is worth reading in the middle of a sentence."""
+    lines = [" ".join(line.split()) for line in said.splitlines() if line.strip()]
+    line = FRAMED.sub("", lines[-1]).rstrip(".") if lines else "no answer"
+    return line if len(line) <= MOST_SAID else f"{line[:MOST_SAID]}..."
 
 
 # --- Reading a Node ---

@@ -89,6 +89,22 @@ def other_lease(_servers: List[Server], cluster: Cluster) -> Iterator[str]:
 
 RULES: Tuple[Rule, ...] = (voters, group, same_node, other_nodes, other_lease)
 
+def lost(cluster: Cluster) -> Iterator[str]:
+    """A line for each host of the run that nothing is known of: what is wrong with it would not be told."""
+    for one in cluster.lost:
+        if one.gone:
+            why = "it had dropped out of this run before; its own failure stands above"
+            cure = "Cure that"
+        elif one.away:
+            why = f"it cannot be reached: {placement.short(one.error)}"
+            cure = "Bring it back"
+        else:
+            why = placement.short(one.error)
+            cure = "Cure that (the failure stands above in full)"
+        again = "and run the role again, or leave it out with --limit"
+        yield f"{one.host}: could not be looked at ({why}). {cure} {again}."
+
+
 NO_API = (
     "No server of the group answered on its own API, so the voters cannot be counted. "
     "Bring at least one server to full and run the role again."

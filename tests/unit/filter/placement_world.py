@@ -28,6 +28,7 @@ class World:
         self.members = [member(name, number) for number, name in enumerate(GROUP, 11)]
         self.group: Dict[str, str] = {name: name for name in GROUP}
         self.leases = {"k3s-regrade": "", "k3s-etcd": "pi-b"}
+        self.lost: List[Dict[str, Any]] = []
 
     @property
     def found(self) -> Dict[str, Any]:
@@ -62,6 +63,11 @@ class World:
             {"url": url, "addresses": [address], "problem": problem, "words": words},
         ]
 
+    def lose(self, number: int, error: str = "", away: bool = False, gone: bool = False) -> None:
+        """A host of the run could not be looked at."""
+        host = self.servers.pop(number)["host"]
+        self.lost.append({"host": host, "gone": gone, "away": away, "error": error})
+
     def unable(self, **docker: object) -> None:
         """Docker could not be asked about pi-a."""
         self.found.update(
@@ -88,6 +94,7 @@ class World:
             "group": self.group,
             "lease": "k3s-regrade",
             "leases": "".join(f"{name}\t{holder}\n" for name, holder in self.leases.items()),
+            "lost": self.lost,
         }
 
     def refusals(self) -> List[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Tuple
 
 import pytest
+from ansible_collections.exadev.k3s_regrade.plugins.plugin_utils import placement
 from ansible_collections.exadev.k3s_regrade.tests.unit.filter.placement_world import (
     DATA,
     GROUP,
@@ -130,6 +131,23 @@ CASES: Dict[str, Tuple[Change, Change]] = {
         lambda w: w.members.append({"ID": 7, "name": "", "peerURLs": ["https://10.0.0.14:2380"]}),
     ),
     "no API": (lambda w: w.nodes.clear(), lambda w: None),
+    "a host that cannot be reached": (
+        lambda w: w.lose(
+            1,
+            "Task failed: Failed to connect to the host via ssh: ssh: connect to host 10.0.0.12 port 22: "
+            "No route to host",
+            away=True,
+        ),
+        lambda w: w.servers.pop(1),  # of --limit
+    ),
+    "a host that the look failed on": (
+        lambda w: w.lose(1, "The module interpreter '/usr/bin/python3' was not found."),
+        lambda w: w.servers.pop(1),
+    ),
+    "a host that failed earlier in this run": (
+        lambda w: w.lose(1, gone=True),
+        lambda w: w.servers.pop(1),
+    ),
     "no etcd on the Node": (
         lambda w: w.node["metadata"]["labels"].clear(),
         lambda w: w.nodes.append(node("worker", 20, "false")),
@@ -456,6 +474,30 @@ def test_every_host_is_told_at_once_and_everything_of_it() -> None:
     told = [line.split(": ")[0] for line in world.refusals()]
     assert told[:4] == ["pi-a", "pi-a", "pi-b", "pi-c"]
     assert len(told) == 5 and told[4].startswith("etcd has 2 voting member(s)")
+
+
+def test_hosts_that_are_lost_are_told_beside_what_is_wrong_with_the_others() -> None:
+    world = World()
+    container(RestartPolicy={"Name": "no"})(world)
+    for number in (2, 1):
+        world.lose(number, "", away=True)
+    told = [line.split(" (")[0] for line in world.refusals()[1:]]
+    assert told == ["pi-c: could not be looked at", "pi-b: could not be looked at"]
+    # What is left of such a host from an earlier play of the same run is not judged, and warns of nothing.
+    world.servers.append({"host": "pi-b"})
+    assert len(world.refusals()) == 3 and world.warnings() == []
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("", "no answer"),
+        ("E0101 memcache.go:287] ...\n\nThe connection was refused.\n", "The connection was refused"),
+        ("x" * 300, "x" * 200 + "..."),
+    ],
+)
+def test_what_another_program_said_is_told_in_a_few_words(said: str, told: str) -> None:
+    assert placement.short(said) == told
 
 
 @pytest.mark.parametrize("key", ["pressure", "kube_server", "docker", "addresses", "cgroup", "memory_total"])

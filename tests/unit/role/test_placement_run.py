@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The placement check as Ansible itself runs it, over stand-ins for docker and systemctl: who is told of, and when.
+
+What is refused, and in which words, is tests/unit/filter/test_placement_refusals.py's.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import List, NamedTuple, Tuple
+
+import pytest
+from ansible_collections.exadev.k3s_regrade.tests.unit.filter.placement_world import GROUP, member, node
+from ansible_collections.exadev.k3s_regrade.tests.unit.role import played
+
+# What every question of the role is answered with; a file `fail-...` of the folder takes an answer away.
+DOCKER = """#!/bin/sh
+echo "docker $*" >>"$FOLDER/calls"
+case "$*" in
+  *" get nodes "*) [ ! -e "$FOLDER/fail-nodes" ] || { cat "$FOLDER/fail-nodes" >&2; exit 1; }; cat "$FOLDER/nodes" ;;
+  *" get --raw /db/info"*) [ ! -e "$FOLDER/fail-members" ] || { cat "$FOLDER/fail-members" >&2; exit 1; }
+                           cat "$FOLDER/members" ;;
+  *" get leases "*) printf 'k3s-regrade\\t\\n' ;;
+  version*) echo '{"Client":{},"Server":{"Version":"27.5.1","ApiVersion":"1.47"}}' ;;
+  info*) echo '[]' ;;
+  "compose version"*) echo 2.40.3 ;;
+  inspect*) cat "$FOLDER/inspect" ;;
+esac
+"""
+INSPECT = {
+    "Args": ["server"],
+    "Config": {"Image": "rancher/k3s:v1.34.9-k3s1", "Labels": {}},
+    "State": {"Running": True, "Pid": 0},
+    "HostConfig": {"NetworkMode": "host", "RestartPolicy": {"Name": "no"}},
+    "Mounts": [],
+}
+
+
+class Run(NamedTuple):
+    code: int
+    output: str
+    lines: List[str]  # of the refusal
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    members = {"members": [member(name, at) for at, name in enumerate(GROUP, 11)]}
+    (tmp_path / "nodes").write_text(json.dumps({"items": [node(name, at) for at, name in enumerate(GROUP, 11)]}))
+    (tmp_path / "members").write_text(json.dumps(members))
+    (tmp_path / "inspect").write_text(json.dumps([INSPECT]))
+    return tmp_path
+
+
+def by_host(otherwise: object, **values: object) -> str:
+    """A variable's value for each host, by its last letter."""
+    return f"{{{{ ({json.dumps(values)})[inventory_hostname[-1]] | default({json.dumps(otherwise)}) }}}}"
+
+
+def run(folder: Path, *words: str, **variables: object) -> Run:
+    """Turn regrading on for three hosts that are this one."""
+    play = {
+        "hosts": "servers",
+        "gather_facts": False,
+        "roles": [{"role": "exadev.k3s_regrade.github_runner_cluster"}],
+    }
+    given = {
+        "github_runner_cluster_regrade": True,
+        "github_runner_cluster_regrade_docker_socket": str(folder / "docker.sock"),
+        "github_runner_cluster_dir": str(folder / "cluster"),
+        **variables,
+    }
+    code, output = played.run(folder, play, *words, programs={"docker": DOCKER}, hosts=GROUP, **given)
+    refused = [said for said in played.failures(output) if " | " in said or said.startswith(GROUP)]
+    return Run(code, output, refused[-1].split(" | ") if refused else [])
+
+
+def of(lines: List[str], host: str) -> List[str]:
+    return [line for line in lines if line.startswith(f"{host}: ")]
+
+
+@pytest.mark.parametrize("more", [(), ("--check",)])
+def test_a_host_that_drops_out_refuses_it_for_all(folder: Path, more: Tuple[str, ...]) -> None:
+    """One is away, one has no Python, and the third is looked at: all three are told, and nothing is made."""
+    done = run(
+        folder,
+        *more,
+        ansible_connection=by_host("local", b="ssh"),
+        ansible_host="127.0.0.1",
+        ansible_port=1,
+        ansible_python_interpreter=by_host(sys.executable, c="/nowhere/python3"),
+    )
+    assert done.code != 0
+    (line,) = of(done.lines, "pi-b")
+    assert line.startswith("pi-b: could not be looked at (it cannot be reached: ")
+    assert line.endswith("). Bring it back and run the role again, or leave it out with --limit.")
+    (line,) = of(done.lines, "pi-c")
+    assert line.startswith("pi-c: could not be looked at (") and "/nowhere/python3" in line
+    assert of(done.lines, "pi-a"), "and what is wrong with the others"
+    # Their own failures are shown too.
+    assert re.search(r"^fatal: \[pi-b\]: UNREACHABLE! ", done.output, re.M), done.output
+    assert re.search(r"^fatal: \[pi-c\]: FAILED! ", done.output, re.M), done.output
+    nothing_was_made(folder, done)
+
+
+def nothing_was_made(folder: Path, done: Run) -> None:
+    assert not (folder / "cluster").exists()
+    assert not [call for call in (folder / "calls").read_text().splitlines() if " apply " in call]
+    assert not re.search(r"changed=[1-9]", done.output), done.output
+
+
+def test_a_host_that_failed_before_the_look_refuses_it_for_all(folder: Path) -> None:
+    # Refused by the role's own list of variables, for that host alone.
+    done = run(folder, github_runner_cluster_mesh=by_host("none", c="no such mesh"))
+    assert done.code != 0
+    assert of(done.lines, "pi-a") and of(done.lines, "pi-b")
+    (line,) = of(done.lines, "pi-c")
+    assert line == (
+        "pi-c: could not be looked at (it had dropped out of this run before; its own failure stands above). "
+        "Cure that and run the role again, or leave it out with --limit."
+    )
+    nothing_was_made(folder, done)
