@@ -10,6 +10,12 @@ from __future__ import annotations
 from typing import Callable, Iterator, Tuple
 
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.adapters.odd_json import text
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.adapters.systemctl import (
+    seconds_of,
+)
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.adapters.systemd_unit import (
+    LEAST_STOP_SECONDS,
+)
 
 from .placement import Cluster, Server
 
@@ -21,8 +27,23 @@ def restart_policy(server: Server, _cluster: Cluster) -> Iterator[str]:
     if policy != "always":
         yield (
             f"its k3s unit has Restart={policy or 'no'}: k3s would stay away after it ends with code 0, and its vote "
-            "with it. In a drop-in (`systemctl edit`) under [Service]: `Restart=always`."
+            f"with it. {_drop_in(server, 'Restart=always')}"
         )
 
 
-UNIT: Tuple[Rule, ...] = (restart_policy,)
+def stop_time(server: Server, _cluster: Cluster) -> Iterator[str]:
+    """What every step of the actuator would refuse."""
+    said = text(server.found.get("stop"))
+    if seconds_of(said) < LEAST_STOP_SECONDS:
+        yield (
+            f"its k3s unit has a stop time-out of {said or '0'}, after which systemd kills k3s, and "
+            f"{LEAST_STOP_SECONDS:g} s are the least it is given. {_drop_in(server, 'TimeoutStopSec=60')}"
+        )
+
+
+def _drop_in(server: Server, line: str) -> str:
+    edit = f"systemctl edit {text(server.found.get('unit'))}".rstrip()
+    return f"In a drop-in (`{edit}`, which restarts nothing) under [Service]: `{line}`."
+
+
+UNIT: Tuple[Rule, ...] = (restart_policy, stop_time)

@@ -84,7 +84,8 @@ class World:
     def as_unit(self, **found: object) -> None:
         """pi-a's k3s is a unit of systemd."""
         del self.found["docker"], self.found["memory_limit"]
-        self.found.update({"kind": "unit", "pid": 77, "restart": "always", "unfit": "", **found})
+        shown = {"unit": "k3s", "pid": 77, "restart": "always", "stop": "1min 30s", "unfit": ""}
+        self.found.update({"kind": "unit", **shown, **found})
 
     def cluster(self) -> Dict[str, Any]:
         return {

@@ -317,9 +317,17 @@ CASES: Dict[str, Tuple[Change, Change]] = {
         lambda w: w.as_unit(restart="on-failure"),
         lambda w: w.as_unit(restart="always"),
     ),
+    "a unit that is killed too soon": (
+        lambda w: w.as_unit(stop="9s 999ms"),
+        lambda w: w.as_unit(stop="10s"),
+    ),
+    "a unit that is wrong in both": (
+        lambda w: w.as_unit(restart="no", stop="5s"),
+        lambda w: w.as_unit(stop="infinity"),
+    ),
     "a host that cannot run the service": (
         lambda w: w.as_unit(
-            unfit="/usr/bin/python3 is 3.9 and the service needs 3.10 or newer. Name one in "
+            unfit="/usr/bin/python3 is 3.9, and the service needs 3.10 or newer. Name such a Python in "
             "github_runner_cluster_regrade_python."
         ),
         lambda w: w.as_unit(),

@@ -30,6 +30,18 @@ case "$*" in
   inspect*) cat "$FOLDER/inspect" ;;
 esac
 """
+# Of pi-a a unit that no step could be made with, of the others one as k3s's install script writes it.
+SYSTEMCTL = """#!/bin/sh
+case "$*" in
+  *LoadState*a.service) printf 'Restart=no\nTimeoutStopUSec=5s\n' ;;
+  *LoadState*) printf 'Restart=always\nTimeoutStopUSec=1min 30s\n' ;;
+  *ExecStart*) echo 'ExecStart={ path=/k3s ; argv[]=/usr/local/bin/k3s server ; ignore_errors=no }' ;;
+esac
+case "$*" in *LoadState*) printf 'LoadState=loaded\nActiveState=active\nSubState=running\nMainPID=1\n' ;; esac
+"""
+PYTHON = """#!/bin/sh
+case "$0" in *-old) echo 3.9 ;; *-bare) echo "No module named 'ensurepip'" >&2; exit 1 ;; *) echo 3.11 ;; esac
+"""
 INSPECT = {
     "Args": ["server"],
     "Config": {"Image": "rancher/k3s:v1.34.9-k3s1", "Labels": {}},
@@ -72,7 +84,9 @@ def run(folder: Path, *words: str, **variables: object) -> Run:
         "github_runner_cluster_dir": str(folder / "cluster"),
         **variables,
     }
-    code, output = played.run(folder, play, *words, programs={"docker": DOCKER}, hosts=GROUP, **given)
+    pythons = dict.fromkeys(("python-old", "python-bare", "python-good"), PYTHON)
+    programs = {"docker": DOCKER, "k3s": DOCKER, "systemctl": SYSTEMCTL, **pythons}
+    code, output = played.run(folder, play, *words, programs=programs, hosts=GROUP, **given)
     refused = [said for said in played.failures(output) if " | " in said or said.startswith(GROUP)]
     return Run(code, output, refused[-1].split(" | ") if refused else [])
 
@@ -122,3 +136,30 @@ def test_a_host_that_failed_before_the_look_refuses_it_for_all(folder: Path) -> 
         "Cure that and run the role again, or leave it out with --limit."
     )
     nothing_was_made(folder, done)
+
+
+def test_a_unit_is_looked_at_for_all_that_a_step_would_refuse(folder: Path) -> None:
+    python = by_host("good", b="old", c="bare")
+    done = run(
+        folder,
+        "--check",
+        github_runner_cluster_regrade_runtime="systemd",
+        github_runner_cluster_regrade_k3s=str(folder / "bin" / "k3s"),
+        github_runner_cluster_regrade_unit=by_host("k3s.service", a="a.service"),
+        github_runner_cluster_regrade_python=f"{folder}/bin/python-{python}",
+    )
+    told = {host: of(done.lines, host) for host in GROUP}
+    assert told["pi-a"][:2] == [
+        "pi-a: its k3s unit has Restart=no: k3s would stay away after it ends with code 0, and its vote with it. In a "
+        "drop-in (`systemctl edit a.service`, which restarts nothing) under [Service]: `Restart=always`.",
+        "pi-a: its k3s unit has a stop time-out of 5s, after which systemd kills k3s, and 10 s are the least it "
+        "is given. In a drop-in (`systemctl edit a.service`, which restarts nothing) under [Service]: `TimeoutStopSec=60`.",
+    ]
+    name = "github_runner_cluster_regrade_python"
+    assert told["pi-b"][0] == (
+        f"pi-b: {folder}/bin/python-old is 3.9, and the service needs 3.10 or newer. Name such a Python in {name}."
+    )
+    assert told["pi-c"][0] == (
+        f"pi-c: {folder}/bin/python-bare cannot make the environment of the service (No module named 'ensurepip'). "
+        f"Install python3-venv, or name another Python (3.10 or newer) in {name}."
+    )
