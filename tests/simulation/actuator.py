@@ -50,7 +50,7 @@ def recover(process: Process, _request: ask.Recover) -> Answers:
 
 def _apply(process: Process, request: ask.Apply) -> Answers:
     host, level = process.host, request.level
-    process.restart_began = False
+    process.restart_began = process.restarted = False
     yield from process.engine()
     if host.k3s == STOPPED and request.may_start:
         process.checks.started(process)
@@ -122,6 +122,7 @@ def _restart_into(process: Process, request: ask.Apply, running: str) -> Answers
         process.restart_began = False
         raise ApplyFailed("Docker refused the restart; the old record is back", began=False)
     process.checks.restarted(process, level)
+    process.restarted = True
     host.restart()
     if accident == "restart leaves k3s stopped":
         host.stop()
@@ -202,7 +203,7 @@ def _cure(process: Process, request: ask.Apply) -> Answers:
     process.checks.restarted(process, ETCD_ONLY)
     host.restart()
     host.trapped = host.incurable
-    process.restart_began = True
+    process.restart_began = process.restarted = True
     yield from _verify_boot(process, request, host.record)
     if host.trapped:
         raise ApplyFailed("k3s at etcd-only is still locked behind its own address", began=True, stuck=True)

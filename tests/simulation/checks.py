@@ -418,12 +418,12 @@ class Checks:
         return GATE_AGE_SECONDS / process.host.rate + SLACK_SECONDS + paused
 
     def _despite(self, process: Process) -> Tuple[str, ...]:
-        """The peers without which a person has said yes to a restart."""
+        """The peers without which a person has said yes to a restart: to that of the open step, whoever goes on with it."""
         journal = _journal(process.host)
-        return tuple(process.plan.despite or (journal or {}).get("despite") or ())
+        return tuple(process.plan.despite if journal is None else journal.get("despite") or ())
 
     def applied(self, process: Process, level: str) -> None:
-        if process.restart_began and process.kind != "people":
+        if process.restarted and process.kind != "people":
             self._holds_lease(process, f"when {level} was applied")
 
     def started(self, process: Process) -> None:

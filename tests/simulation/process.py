@@ -56,7 +56,8 @@ class Process:
         self.found_open = False  # whether there was a step to end when it last took the host's lock
         self._stopped_until = 0.0
         self.paused = 0.0  # true seconds it was stopped or starved so far
-        self.restart_began = False  # by the apply_level under way
+        self.restart_began = False  # by the apply_level under way, or a stopped k3s was started
+        self.restarted = False  # by it; a mere start needs no Lease (rule zero)
         self.paused_at_gate = 0.0  # `paused` when it last asked a peer
         self.answered = False  # whether any API call of it was
         self.heard: Set[str] = set()  # peers that answered it

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Callable, List, Optional, Tuple
+from typing import Callable, Dict, List, Optional, Tuple
 
 import pytest
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.app.driver import Hooks, World
@@ -247,6 +247,28 @@ def test_a_server_that_shows_a_sign_of_life_is_not_abandoned(sign: str) -> None:
         abandon_step(by_hand(cluster), DEAD)
     assert cluster.node(DEAD) == before
     assert cluster.api.lease and lease and cluster.api.lease.holder == lease.holder
+
+
+@pytest.mark.parametrize("command", [abandon_step, forget])
+def test_who_was_stopped_while_looking_looks_again(command: Callable[[Server, str], object]) -> None:
+    """Stopped for a minute with the second answer in its hands: what it saw is two seconds long."""
+    cluster = dead_in_a_step() if command is abandon_step else gone()
+    read, looks = cluster.api.node_lease_renewals, []
+
+    def stopped() -> Dict[str, str]:
+        looks.append(read())
+        if len(looks) == 2:
+            revives(cluster)
+            cluster.time.sleep(60)
+        return looks[-1]
+
+    cluster.api.node_lease_renewals = stopped  # type: ignore[method-assign]
+    before = cluster.node(DEAD)
+    with pytest.raises(StepRefused, match="renews its node lease"):
+        command(by_hand(cluster), DEAD)
+    assert len(looks) == 3
+    after = cluster.node(DEAD)
+    assert (after.labels, after.annotations, after.taints) == (before.labels, before.annotations, before.taints)
 
 
 @pytest.mark.parametrize(

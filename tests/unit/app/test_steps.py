@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, List
+from typing import Any, Dict, List
 
 import pytest
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.app.driver import Hooks, World
@@ -45,6 +45,7 @@ from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.st
     take_lease,
 )
 from ansible_collections.exadev.k3s_regrade.tests.simulation.world import (
+    NODE_LEASE_SECONDS,
     Cluster,
     CountingDriver,
     Crash,
@@ -248,6 +249,25 @@ def test_a_peer_that_is_not_whole_refuses_at_once_and_nothing_is_written() -> No
             step_to(cluster.process(S), "down")
         assert cluster.time.seconds == begun, change
         assert cluster.api.writes == []
+
+
+def test_a_node_lease_is_no_fresher_than_when_it_was_asked_for() -> None:
+    """The process is stopped for long with the first answer in its hands; the peer died soon after it was given."""
+    cluster = Cluster()
+    read = cluster.api.node_lease_renewals
+
+    def stopped() -> Dict[str, str]:
+        found = read()
+        if "server2" not in cluster.api.silent:
+            cluster.api.silent["server2"] = cluster.time.seconds + NODE_LEASE_SECONDS
+            cluster.time.sleep(100)
+        return found
+
+    cluster.api.node_lease_renewals = stopped  # type: ignore[method-assign]
+    with pytest.raises(StepRefused, match=r"fresh: .*server2"):
+        step_to(cluster.process(S), "down")
+    assert_untouched(cluster)
+    assert_free(cluster)
 
 
 def test_a_peer_whose_node_lease_stays_the_same_refuses_within_its_40_seconds() -> None:
@@ -1208,6 +1228,17 @@ def test_a_recreated_container_killed_at_any_request_of_its_return_is_brought_ba
             assert_at(cluster, "control-plane")
             assert_free(cluster)
     assert at > 20
+
+
+def test_the_watcher_takes_no_step_up_before_the_return() -> None:
+    """It decided so while each settling failed, and did not know of it."""
+    cluster = recreated()
+    settle(cluster.process(S), automatic=True)
+    with pytest.raises(StepRefused, match="is to be stepped down to etcd-only again first") as refused:
+        step_to(cluster.process(S), "up", automatic=True)
+    assert (refused.value.reason, refused.value.level) == ("level", "control-plane")
+    assert settle(cluster.process(S), automatic=True)["back"] == "etcd-only"
+    assert_at(cluster, "control-plane")
 
 
 @pytest.mark.parametrize("where", ["up", "full"])

@@ -484,6 +484,21 @@ def test_a_step_decided_at_a_level_that_is_no_more_tells_the_level() -> None:
     assert run.told["cooldown_down"] == "0"
 
 
+def test_a_step_up_that_must_not_come_yet_has_it_settle_at_once() -> None:
+    """The settling tells it where this server is to go back to."""
+    run = Run().at("control-plane")
+    verbs: List[str] = []
+    while "up" not in verbs and run.now < 3600:
+        verbs = [verb for _at, verb in run.go(5)]
+        if verbs == ["settle"]:
+            run.answer(result="refused", message="the Lease was asked for, but not given")
+    assert verbs == ["up"]
+    run.answer(result="refused", reason="level", level="control-plane", message="is to be stepped down first")
+    assert [verb for _at, verb in run.go(5)] == ["settle"]
+    run.answer(result="done", action="nothing", level="control-plane", back="etcd-only", message="well")
+    assert "down" in [verb for _at, verb in run.go(60)]
+
+
 def test_a_step_whose_note_did_not_come_starts_the_cooldown() -> None:
     run = Run().at("full")
     run.available = 100

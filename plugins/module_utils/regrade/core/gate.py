@@ -58,8 +58,8 @@ class Facts(NamedTuple):
 class Watch(NamedTuple):
     """Node leases as seen over time, on CLOCK_BOOTTIME.
 
-    `last`: name -> (renewTime, when this value was last read). `changed`: name -> a time after which
-    it surely changed: the last time the *old* value was read. So a long pause between two looks never
+    `last`: name -> (renewTime, when this value was last asked for). `changed`: name -> a time after which
+    it surely changed: the last time the *old* value was asked for. So a long pause between two looks never
     makes an old renewal look fresh.
     """
 

@@ -255,6 +255,7 @@ def _signs_of_life(plan: Plan, name: str, patience: float) -> Steps[str]:
     seconds = max(FRESH_SECONDS, patience) + POLL_SECONDS
     while True:
         why = ""
+        asked = yield Now()  # what is read is of no earlier moment, however long this process is stopped before it looks
         try:
             renewals: Dict[str, str] = yield ReadRenewals()
             lease: Lease = yield ReadLease()
@@ -269,7 +270,7 @@ def _signs_of_life(plan: Plan, name: str, patience: float) -> Steps[str]:
                 return "its kubelet renews its node lease"
             elif _holds(lease, name) and lease.resource_version != before[1].resource_version:
                 return f"the Lease is being renewed by {lease.holder}"
-            elif now.boottime - begun.boottime >= seconds:
+            elif asked.boottime - begun.boottime >= seconds:
                 return ""
         if now.boottime - begun.boottime >= seconds + FINISH_SECONDS:
             raise StepRefused(f"whether {name} is alive cannot be told: {why}")

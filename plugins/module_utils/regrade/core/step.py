@@ -670,13 +670,13 @@ def members_of(plan: Plan, nodes: Tuple[Node, ...]) -> Steps[gate.Facts]:
 
 
 def _look(watch: gate.Watch) -> Steps[gate.Watch]:
+    now = yield Now()  # before it is read: this process may be stopped for long with the answer in its hands
     try:
         renewals: Dict[str, str] = yield ReadRenewals()
     except Forbidden:
         raise
     except ClusterError:
         return watch
-    now = yield Now()
     return gate.look(watch, renewals, now.boottime)
 
 

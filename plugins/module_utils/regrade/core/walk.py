@@ -72,6 +72,9 @@ def walk(plan: Plan, where: str, expected: str = "", check: bool = False) -> Ste
     if expected and start != expected:
         raise LevelMoved(plan.node, start, expected)
     planned = moves(start, _target(start, where))
+    if plan.automatic and settled.back and planned and direction(start, planned[0]) == UP:
+        # Decided before it was known, as every settling failed: now it is, and the next one tells the watcher.
+        raise StepRefused(f"{plan.node} is to be stepped down to {settled.back} again first", "level", start)
     if not planned:
         return Walked(start, start, (), (), (yield from _stay(plan, settled, check)))
     if check:

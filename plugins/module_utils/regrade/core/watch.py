@@ -191,6 +191,8 @@ def on_answer(
                 was_below=level != FULL,
                 settle_at=now,
             )
+        elif answer.get("reason") == "level":  # what it was decided on is not so: settling tells what is
+            watch = watch._replace(settle_at=now)
     elif level in LEVELS and level != watch.state.level:
         # where it stepped, its note did not come: the disk may be full
         stepped = verb in (DOWN, UP) and answer.get("from") != level
