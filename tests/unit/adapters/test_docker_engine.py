@@ -557,7 +557,7 @@ def test_no_container_of_that_name(world: World) -> None:
 def test_a_name_that_fits_more_than_one_container_is_no_name(world: World) -> None:
     said = "Multiple IDs found with provided prefix: 0f"
     fault(world, "GET /containers", (400, {"message": said}))
-    with pytest.raises(ports.LevelUnknown, match=r"more than one's id; set CONTAINER to the name"):
+    with pytest.raises(ports.LevelUnknown, match=r"more than one's id; set CONTAINER .* to the name"):
         world.actuator(CONTAINER="0f").current_level()
 
 

@@ -4,10 +4,16 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 from typing import Set
 
-from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import cures, gate, marks
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import (
+    cures,
+    gate,
+    marks,
+    settings,
+)
 
 CORE = Path(cures.__file__).parent
 REFUSALS = {"StepRefused": 1}  # error: the place of its reason among the arguments
@@ -49,3 +55,32 @@ def test_each_check_of_the_gate_gives_its_name_as_the_reason() -> None:
         assert gate.reason_of(f"{check}: server2: what was found") == check
     assert gate.reason_of("nothing of the gate: here") == "other"
     assert [item.check for item in gate.check(gate.Facts("a", (), ()))] == list(gate.CHECKS)
+
+
+def test_a_setting_that_a_person_is_to_set_is_named_with_the_roles_variable() -> None:
+    """The role writes the settings anew with each run: one that is set by its own name does not last."""
+    named = [
+        (reason, key, rest)
+        for reason, text in cures.CURES.items()
+        for key, rest in re.findall(r"\b([A-Z]+_[A-Z_]+)\b(?:=\w+)?(?=(.{0,90}))", text)
+        if key != "STATE_DIR"  # the role's own
+    ]
+    assert len(named) >= 6
+    for reason, key, rest in named:
+        assert rest.startswith(f" (with the role {cures.VARIABLES[key]}"), reason
+
+
+def test_nothing_else_tells_to_set_one_by_its_own_name() -> None:
+    told = [
+        f"{path.name}: {node.value}"
+        for path in CORE.parent.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and re.search(rf"\bset (to )?({'|'.join(cures.VARIABLES)})\b", node.value)
+    ]
+    assert told == []
+    assert set(cures.VARIABLES) <= set(settings.KEYS)
+    assert cures.setting("STEP_UP", "automatic") == (
+        "STEP_UP=automatic (with the role github_runner_cluster_regrade_step_up: automatic)"
+    )

@@ -11,11 +11,13 @@ from typing import Any
 
 import yaml
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.adapters import priority
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import cures
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.settings import (
     KEYS,
     STEP_PEAK_BYTES,
     load,
 )
+from ansible_collections.exadev.k3s_regrade.plugins.plugin_utils.placement_server import VARIABLES
 from ansible_collections.exadev.k3s_regrade.tests.bench.limits import RSS_KIB
 from jinja2 import Environment, StrictUndefined
 
@@ -97,6 +99,19 @@ def test_what_a_refused_drain_tells_to_set_can_be_set_by_the_role() -> None:
     )
     assert (settings.drain_remaining, settings.drain_pods_without_owner) == ("refuse", "end")
     assert {"DRAIN_REMAINING", "DRAIN_PODS_WITHOUT_OWNER"} <= set(KEYS)
+
+
+def test_the_variable_that_is_named_beside_a_setting_is_the_one_that_sets_it() -> None:
+    assert set(cures.VARIABLES.values()) <= set(OPTIONS)
+    where = text("templates", "settings.env.j2") + text("templates", "regrade.sh.j2")
+    # What the template gives in its place is worked out from the variable.
+    where = where.replace("__github_runner_cluster_peers", "github_runner_cluster_regrade_kube_server")
+    assert "urls = github_runner_cluster_regrade_kube_server" in text("vars", "main.yml")
+    for key, variable in cures.VARIABLES.items():
+        assert re.search(rf"^(export )?{key}=(unix://)?{{{{ {variable}\b", where, re.M), key
+    for key, (name, *more) in VARIABLES.items():
+        if key in cures.VARIABLES:
+            assert cures.VARIABLES[key] == f"github_runner_cluster_regrade_{name}" and not more
 
 
 def test_the_services_health_is_what_the_command_says() -> None:

@@ -14,6 +14,7 @@ import tarfile
 import time
 from typing import Any, Callable, NoReturn, TypeVar
 
+from ..core.cures import setting
 from .bounded import OutOfTime, within
 from .k3s_actuator import PlatformError, Result
 from .odd_json import mapping, texts
@@ -135,16 +136,15 @@ class Engine:
         subject = f"{what} of container {self.name}"
         if status == 404 and "no such container" in said.lower():
             raise EngineError(
-                f"no container named {self.name} at {self.host}; set CONTAINER to the name of "
-                "the k3s "
-                "container",
+                f"no container named {self.name} at {self.host}; set {setting('CONTAINER')} to the name "
+                "of the k3s container",
                 sent=False,
                 status=status,
             ) from None
         if status and "multiple ids found" in said.lower():
             raise EngineError(
                 f"{self.name} is no container's name at {self.host}, and the beginning of more than one's id; set "
-                "CONTAINER to the name of the k3s container",
+                f"{setting('CONTAINER')} to the name of the k3s container",
                 sent=False,
                 status=status,
             ) from None
@@ -168,9 +168,8 @@ class Engine:
         cause = _root(error)
         if isinstance(cause, FileNotFoundError):
             raise EngineError(
-                f"no Docker socket at {self.host}: set DOCKER_HOST (`docker context inspect` "
-                "tells it) "
-                "and mount it into this service",
+                f"no Docker socket at {self.host}: set {setting('DOCKER_HOST')}, which `docker context "
+                "inspect` tells, and mount it into this service",
                 sent=False,
             ) from None
         if isinstance(cause, PermissionError):
@@ -188,8 +187,8 @@ class Engine:
             if os.path.isdir(self.host.partition("unix://")[2]):
                 raise EngineError(
                     f"{self.host} is a folder and no Docker socket: Docker makes one where what is to be mounted is "
-                    "not there; set DOCKER_HOST to the socket (`docker context inspect` tells it), and remove the "
-                    "folder",
+                    f"not there; set {setting('DOCKER_HOST')} to the socket, which `docker context inspect` tells, and "
+                    "remove the folder",
                     sent=False,
                 ) from None
             raise EngineError(

@@ -23,6 +23,7 @@ import shlex
 import time
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
+from ..core.cures import setting
 from ..core.levels import CONTROL_PLANE, ETCD_ONLY, FULL, LEVELS
 from ..core.model import Lease, Member
 from ..core.settings import RESTART_GRACE_SECONDS
@@ -779,9 +780,8 @@ class K3sActuator(abc.ABC):
         if self._trapped(server):
             raise ApplyFailed(
                 "k3s at etcd-only is still locked behind its own address after one more "
-                "restart, and would "
-                "end after 15 minutes: step up, or set ETCD_ONLY_HTTPS_PORT to a free "
-                "port",
+                f"restart, and would end after 15 minutes: step up, or set {setting('ETCD_ONLY_HTTPS_PORT')} to "
+                "a free port",
                 began=True,
                 stuck=True,
             )

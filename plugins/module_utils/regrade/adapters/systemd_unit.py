@@ -21,6 +21,7 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Callable, NamedTuple
 
+from ..core.cures import setting
 from ..core.digits import whole
 from ..core.levels import FULL
 from ..ports import ApplyFailed, Cluster, StepHooks, StepRefused
@@ -90,7 +91,8 @@ class SystemdActuator(K3sActuator):
         unit = self._systemctl.show()
         if not unit.loaded:
             raise StepRefused(
-                f"systemd has no unit {self.name} to run ({unit.load_state}); set UNIT to the name of k3s's unit"
+                f"systemd has no unit {self.name} to run ({unit.load_state}); set "
+                f"{setting('UNIT')} to the name of k3s's unit"
             )
         if unit.restart != "always":
             raise StepRefused(

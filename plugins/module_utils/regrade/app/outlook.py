@@ -103,7 +103,7 @@ def _by_itself(report: StatusReport, settings: Settings, down: bool) -> List[str
     if not down and report["back"]:
         needs.append(f"it is stepped down to {report['back']} again first")
     if not down and settings.step_up != "automatic":
-        needs.append("STEP_UP=manual: a person has to step it up, or set STEP_UP=automatic")
+        needs.append(f"STEP_UP=manual: a person has to step it up, or set {cures.setting('STEP_UP', 'automatic')}")
     for word, on in (("hold", report["hold"]), ("pause", report["pause"]), ("dry-run", report["dry_run"])):
         if on:
             needs.append(f"{word} has to end: {cures.cure(word)}")

@@ -35,6 +35,7 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from . import gate, marks
 from . import lease as leases
+from .cures import setting
 from .errors import (
     ApplyFailed,
     ClusterError,
@@ -1067,8 +1068,8 @@ def _judge_pods(settings: Settings, pods: Tuple[Pod, ...], final: bool) -> None:
     lost = [_pod_name(pod) for pod in left if not _may_evict(pod, settings)]
     if lost:
         raise StepRefused(
-            f"pods without an owner would be lost for good: {', '.join(lost)} (move them, or set "
-            "DRAIN_PODS_WITHOUT_OWNER=end)",
+            f"pods without an owner would be lost for good: {', '.join(lost)}; move them, or set "
+            f"{setting('DRAIN_PODS_WITHOUT_OWNER', 'end')}",
             "pods",
         )
     if final and left and settings.drain_remaining == "refuse":
