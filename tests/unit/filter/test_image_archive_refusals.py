@@ -10,6 +10,7 @@ import pytest
 from ansible_collections.exadev.k3s_regrade.plugins.filter.image_archive_refusals import (
     image_archive_refusals,
 )
+from ansible_collections.exadev.k3s_regrade.tests.unit.filter.test_placement_refusals import page
 
 
 def archive(image: str, *names: str, **changes: str) -> dict[str, str]:
@@ -59,3 +60,28 @@ def test_a_manifest_that_ansible_has_read_already_counts_as_well() -> None:
 def test_every_host_is_told_at_once() -> None:
     reads = [archive("x:1", "y:1", host="a"), archive("x:1", "x:1", host="b"), archive("x:2", "x:1", host="c")]
     assert [line.split(":")[0] for line in image_archive_refusals(reads)] == ["a", "c"]
+
+
+# --- the page that tells them ---
+
+GIVEN = {"host": "pi-a", "file": "/srv/images/regrade.tar.gz"}
+TOLD = {
+    "another image": archive("fleet/regrade:2", "fleet/regrade:1", **GIVEN),
+    "an image without a name": archive("fleet/regrade:1", **GIVEN),
+    "no archive of an image": archive("fleet/regrade:1", manifest="{}", **GIVEN),
+    "no such file": archive(
+        "fleet/regrade:1",
+        error="tar: /srv/images/regrade.tar.gz: Cannot open: No such file or directory",
+        **GIVEN,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_the_page_tells_what_is_said(name: str) -> None:
+    (line,) = image_archive_refusals([TOLD[name]])
+    assert page("The archive of the image").get(name) == [line], f"| {name} | {line} |"
+
+
+def test_the_page_tells_of_no_other_case() -> None:
+    assert list(page("The archive of the image")) == list(TOLD)

@@ -9,6 +9,7 @@ from typing import Any, Optional
 import pytest
 from ansible_collections.exadev.k3s_regrade.plugins.filter.removal_refusals import removal_refusals
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade import cli
+from ansible_collections.exadev.k3s_regrade.tests.unit.filter.test_placement_refusals import page
 
 LABEL = "github-runner.exadev.com/regrade-level"
 STEP = "github-runner.exadev.com/regrade-step"
@@ -203,3 +204,50 @@ def test_of_a_step_that_is_open_the_way_out_where_that_server_is_dead_is_told(
 def test_what_is_told_to_be_run_is_what_the_command_line_takes(verb: str) -> None:
     options = cli._parse([verb, "node-z", "--kubeconfig", "ADMIN"])
     assert (options.verb, options.node, options.kubeconfig) == (verb, "node-z", "ADMIN")
+
+
+# --- the page that tells them ---
+
+PI = [
+    {"metadata": {"name": name, "labels": {}}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+    for name in ("pi-a", "pi-b")
+]
+
+
+def pi(said: str = full(), **changes: object) -> list[dict[str, object]]:
+    """pi-a as it answers."""
+    return [server("pi-a", said, node_name="pi-a", **changes)]
+
+
+def marked(name: str, **metadata: dict[str, str]) -> list[dict[str, Any]]:
+    return [{"metadata": {"name": name, **metadata}}]
+
+
+DEAD_BOARD = {"code": -1, "error": "ssh: connect to host pi-a port 22: No route to host", "away": True}
+TOLD: dict[str, tuple[list[dict[str, object]], list[dict[str, Any]], list[str]]] = {
+    "it runs below full": (pi(full(level="etcd-only", recorded=None)), PI, []),
+    "its record says so": (pi(full(recorded="control-plane")), PI, []),
+    "its record cannot be read": (pi(full(recorded=None, recorded_error="no mount holds it")), PI, []),
+    "its level is not known": (pi(full(level=None, level_unknown="k3s boots")), PI, []),
+    "a step of it is open": (pi(full(journal={"id": "1"})), PI, []),
+    "its command fails": (pi("", code=1, error="regrade: the Docker engine could not be asked"), PI, []),
+    "it cannot be reached": (pi("", **DEAD_BOARD), PI, []),
+    "its service does not stop": (pi(not_stopped="the daemon is busy"), PI, []),
+    "its Node is labelled": (pi(), marked("pi-a", labels={LABEL: "etcd-only"}), []),
+    "a Node that no host is": (pi(), marked("ghost", labels={LABEL: "etcd-only"}), []),
+    "a step is open on its Node": (pi(), marked("pi-a", annotations={STEP: "{}"}), []),
+    "the same where no host is the Node": (pi(), marked("ghost", annotations={STEP: "{}"}), []),
+    "it is named dead, and its k3s runs": (pi(), PI, ["pi-a"]),
+    "it is named dead, and its Node is Ready": (pi("", **DEAD_BOARD), PI, ["pi-a"]),
+    "no API": (pi(), [], []),
+}
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_the_page_tells_what_is_said(name: str) -> None:
+    (line,) = removal_refusals(*TOLD[name])
+    assert page("Refused to be turned off").get(name) == [line], f"| {name} | {line} |"
+
+
+def test_the_page_tells_of_no_other_case() -> None:
+    assert list(page("Refused to be turned off")) == list(TOLD)
