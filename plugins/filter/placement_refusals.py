@@ -33,8 +33,11 @@ options:
         V(members) (the members of etcd as k3s lists them at C(/db/info)), V(group_name), V(group) (the hosts of the
         inventory's group of servers, whether in this run or not, each with the name of its Node), V(lease) (the name
         of our Lease), V(leases) (a line for each Lease of C(kube-system), its name and its holder with a tabulator
-        between) and V(lost) (one entry for each host of the run that could not be looked at, with V(host), V(gone)
-        where it had dropped out of the run before, V(away) where it cannot be reached, and V(error)).
+        between), V(lost) (one entry for each host of the run that could not be looked at, with V(host), V(gone)
+        where it had dropped out of the run before, V(away) where it cannot be reached, and V(error)),
+        V(asked) (the host whose API was asked), V(unread) (what it did not tell, of V(members), V(leases) and
+        V(authority), each with what it said instead) and V(unanswered) (the hosts whose own API did not answer, with
+        what was said).
     type: dict
     required: true
 seealso:
@@ -69,6 +72,12 @@ from ansible_collections.exadev.k3s_regrade.plugins.plugin_utils import (
 )
 
 
+def _seen(server: placement.Server, cluster: placement.Cluster) -> bool:
+    """Whether it is a k3s server that runs."""
+    rules = (*(placement_docker.ENGINE if server.docker else ()), placement_server.looked_at)
+    return not [line for rule in rules for line in rule(server, cluster)]
+
+
 def _of_host(server: placement.Server, cluster: placement.Cluster) -> Iterator[str]:
     """Everything that is wrong with one host, so that it is put right in one go."""
     if server.found.get("role") == "agent":
@@ -96,7 +105,9 @@ def placement_refusals(servers: List[Dict[str, Any]], cluster: Dict[str, Any]) -
     lines += placement_cluster.lost(whole)
     if not whole.nodes:
         # Where no server could be looked at, that no API answers is no news.
-        return lines or [placement_cluster.NO_API]
+        seen = [server for server in run if _seen(server, whole)]
+        return lines + list(placement_cluster.no_api(run, whole)) if seen or not lines else lines
+    lines += placement_cluster.unread(whole)
     return lines + [line for rule in placement_cluster.RULES for line in rule(run, whole)]
 
 

@@ -118,6 +118,11 @@ def regrade_units(folder: str = UNITS) -> List[str]:
     return sorted(name for name in names if name.endswith(".service") and "regrade" in name)
 
 
+def compose_folder(path: str) -> str:
+    """That folder where a Compose service is defined in it, else ""."""
+    return path if path and os.path.exists(posixpath.join(path, "compose.yaml")) else ""
+
+
 # --- Other servers' APIs, as the service will call them: from this host's network. ---
 
 

@@ -40,6 +40,10 @@ options:
         host's.
     type: int
     default: 1
+  compose_folder:
+    description:
+      - Where there is no container, the folder that the role's own service of the runtime V(docker) would have.
+    type: path
   docker_socket:
     description:
       - Socket of the Docker engine that the service is given. That engine is asked.
@@ -72,7 +76,7 @@ options:
     type: int
     default: 5
 requirements:
-  - On the target, Python 3.9 or newer and the command C(docker); no further library.
+  - On the target, Python 3.9 or newer, and where O(container) is given the command C(docker); no further library.
 seealso:
   - module: exadev.k3s_regrade.regrade_level_info
 """
@@ -141,6 +145,15 @@ server:
       elements: str
       returned: always
       sample: [regrade.service]
+    others:
+      description: The containers of Compose services C(regrade), whoever made them. None where no Docker answers.
+      type: list
+      elements: dict
+      returned: when O(container) is not given
+    compose_folder:
+      description: O(compose_folder) where it has a service, or an empty text.
+      type: str
+      returned: when O(container) is not given
     kube_server:
       description: What came of the call to each URL.
       type: list
@@ -163,6 +176,7 @@ def main() -> None:
         argument_spec={
             "container": {"type": "str"},
             "pid": {"type": "int", "default": 1},
+            "compose_folder": {"type": "path"},
             "docker_socket": {"type": "path", "default": "/var/run/docker.sock"},
             "pressure_file": {"type": "path", "default": "/proc/pressure/memory"},
             "meminfo_file": {"type": "path", "default": "/proc/meminfo"},
@@ -179,6 +193,11 @@ def main() -> None:
         docker = docker_facts.look(given["container"], given["docker_socket"])
         of_docker = {**docker_facts.of_server(docker), "docker": docker}
         pid = docker["pid"]
+    else:
+        of_docker = {
+            "others": docker_facts.services(given["docker_socket"]),
+            "compose_folder": server_facts.compose_folder(given["compose_folder"] or ""),
+        }
     module.exit_json(
         changed=False,
         server={

@@ -28,6 +28,8 @@ from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.er
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.marks import MEMBER_NAME
 
 Node = Dict[str, Any]
+# At the end of every cure that takes k3s down: two servers at once would take the quorum with them.
+ONE_BY_ONE = "one server after the other, waiting until each is Ready before the next"
 MOST_SAID = 200  # characters of what another program said
 FRAMED = re.compile(r"^((Task|Action|Module) failed: )+")  # Ansible's own words before a failure
 
@@ -67,7 +69,9 @@ class Lost(NamedTuple):
 
 class Cluster(NamedTuple):
     """`nodes` by name; `group` the hosts of the inventory's group with their Nodes' names, in this run or not;
-    `leases` of kube-system with their holders; `lost` the hosts of the run that could not be looked at."""
+    `leases` of kube-system with their holders; `lost` the hosts of the run that could not be looked at; `asked` the
+    host whose API was asked, `unread` what it did not tell, and `unanswered` the hosts whose own API did not answer,
+    both with what was said instead."""
 
     nodes: Dict[str, Node]
     members: List[Dict[str, Any]]
@@ -76,6 +80,9 @@ class Cluster(NamedTuple):
     lease: str
     leases: Dict[str, str]
     lost: Tuple[Lost, ...]
+    asked: str
+    unread: Dict[str, str]
+    unanswered: Dict[str, str]
 
 
 def server(given: Dict[str, Any]) -> Server:
@@ -109,6 +116,9 @@ def cluster(given: Dict[str, Any]) -> Cluster:
             Lost(str(entry["host"]), bool(entry["gone"]), bool(entry["away"]), str(entry["error"]))
             for entry in mappings(given["lost"])
         ),
+        asked=str(given["asked"]),
+        unread=string_pairs(given["unread"]),
+        unanswered=string_pairs(given["unanswered"]),
     )
 
 

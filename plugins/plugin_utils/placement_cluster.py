@@ -7,20 +7,28 @@ Pure. What concerns one host is `placement_server`'s and `placement_docker`'s.
 
 from __future__ import annotations
 
-from typing import Callable, Dict, Iterator, List, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Tuple
 
-from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.adapters.odd_json import text
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.adapters.odd_json import text, texts
 
 from . import placement
 from .placement import Cluster, Server
 from .placement_server import removed_words, unmarked_words
 
 LEAST_VOTERS = 3
+# What is read of the cluster, in the order in which it is asked for.
+READ = {
+    "members": "etcd's members",
+    "leases": "the Leases of kube-system",
+    "authority": "the cluster's certificate authority",
+}
 
 Rule = Callable[[List[Server], Cluster], Iterator[str]]
 
 
 def voters(_servers: List[Server], cluster: Cluster) -> Iterator[str]:
+    if "members" in cluster.unread:
+        return  # and said
     found = [member for member in cluster.members if text(member.get("name")) and not member.get("isLearner")]
     names = sorted(text(member.get("name")) for member in found)
     if len(found) < LEAST_VOTERS:
@@ -32,15 +40,26 @@ def voters(_servers: List[Server], cluster: Cluster) -> Iterator[str]:
     for member in sorted(found, key=lambda member: text(member.get("name"))):
         name, node = text(member.get("name")), placement.node_of(member, cluster.nodes)
         if not node:
+            at = ", ".join(texts(member.get("peerURLs"))) or "no address"
             yield (
-                f"etcd has the voter {name}, which is no Node of the cluster. Bring that server and its Node back, "
-                "or, where it is gone for good, see to it that its member is removed first."
+                f"etcd has the voter {name} (member {_hex(member)} at {at}), which is no Node of the cluster. k3s "
+                "names a member after its server's Node: see by name and address which server it is, and whether its k3s "
+                "runs. If it does, or may run again, bring it and its Node back. Only where it is gone for good, first "
+                "make sure that it will not come back (its k3s uninstalled, or its disk erased), see that all other "
+                "members are healthy, and then remove its member by hand: "
+                f"`etcdctl member remove {_hex(member)}`. This role removes no member."
             )
         elif node not in known:
             yield (
                 f"etcd has the voter {name} (Node {node}), which no host of the group {cluster.group_name} is. Name "
                 f"that server in the inventory, with github_runner_cluster_node_name: {node}."
             )
+
+
+def _hex(member: Dict[str, Any]) -> str:
+    """Its ID as etcdctl names it; k3s tells it as a number."""
+    number = member.get("ID")
+    return f"{number:x}" if isinstance(number, int) else text(number) or "of unknown ID"
 
 
 def group(_servers: List[Server], cluster: Cluster) -> Iterator[str]:
@@ -57,10 +76,11 @@ def group(_servers: List[Server], cluster: Cluster) -> Iterator[str]:
         )
 
 
-def same_node(servers: List[Server], _cluster: Cluster) -> Iterator[str]:
+def same_node(servers: List[Server], cluster: Cluster) -> Iterator[str]:
+    """Among all hosts of the group: the other one may be left out of this run."""
     hosts_of: Dict[str, List[str]] = {}
-    for server in servers:
-        hosts_of.setdefault(server.node_name, []).append(server.host)
+    for host, node_name in {**cluster.group, **{server.host: server.node_name for server in servers}}.items():
+        hosts_of.setdefault(node_name, []).append(host)
     for node_name, hosts in sorted(hosts_of.items()):
         if len(hosts) > 1:
             yield (
@@ -105,7 +125,28 @@ def lost(cluster: Cluster) -> Iterator[str]:
         yield f"{one.host}: could not be looked at ({why}). {cure} {again}."
 
 
-NO_API = (
-    "No server of the group answered on its own API, so the voters cannot be counted. "
-    "Bring at least one server to full and run the role again."
-)
+def no_api(servers: List[Server], cluster: Cluster) -> Iterator[str]:
+    said = "; ".join(f"{host}: {placement.short(words)}" for host, words in sorted(cluster.unanswered.items()))
+    units = {server.found.get("kind") == "unit" for server in servers}
+    names = [
+        "github_runner_cluster_api_port",
+        *(["github_runner_cluster_container_name"] if units != {True} else []),
+        *(["github_runner_cluster_regrade_k3s"] if True in units else []),
+    ]
+    yield (
+        f"No server of the group {cluster.group_name} answered on its own API ({said or 'it has no host'}), so the "
+        "voters cannot be counted. Bring at least one server to full and run the role again, or put right how it is "
+        f"asked: {' and '.join(names)}."
+    )
+
+
+def unread(cluster: Cluster) -> Iterator[str]:
+    """One line, as one cause is likely: the server was asked for all of it in a row."""
+    if cluster.unread:
+        what = [READ[key] for key in READ if key in cluster.unread]
+        listed = " and ".join([", ".join(what[:-1]), what[-1]] if what[1:] else what)
+        said = placement.short(next(cluster.unread[key] for key in READ if key in cluster.unread))
+        yield (
+            f"{listed} could not be read through {cluster.asked} ({said}). Bring its API and etcd to answer, then run "
+            "again."
+        )

@@ -25,7 +25,6 @@ from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.adapter
 )
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.adapters.odd_json import (
     mapping,
-    mappings,
     number,
     text,
     texts,
@@ -41,6 +40,7 @@ LEAST_ENGINE = "20.10"
 LEAST_COMPOSE = (2, 18)
 VERSION = re.compile(r"v(\d+)\.(\d+)\.(\d+)(?:-[\w.]+)?[+-]k3s\d+")
 PROJECT_LABEL = "com.docker.compose.project"
+DO_IT_ON = f"Do it on {placement.ONE_BY_ONE}."
 OTHERS_NETWORK = ("container:", "service:")
 
 # k3s in its image ends at the first signal without shutting anything down, so that a stop loses etcd's last writes
@@ -87,7 +87,7 @@ def fit_engine(server: Server, cluster: Cluster) -> Iterator[str]:
     if api and api < LEAST_API:
         yield (
             f"its Docker engine {docker.get('engine')} is too old (API {docker.get('api')}). Install {LEAST_ENGINE} or "
-            "newer."
+            f"newer, on {placement.ONE_BY_ONE}."
         )
     compose = _numbers(text(docker.get("compose")).lstrip("v"))
     if not docker.get("compose") or () < compose < LEAST_COMPOSE:  # one built by hand need not tell a number
@@ -102,7 +102,9 @@ def restart_policy(server: Server, _cluster: Cluster) -> Iterator[str]:
     if policy in REFUSED_POLICIES:
         yield (
             f"its k3s container has the restart policy {policy or 'no'}: k3s would stay away after it ends with "
-            "code 0, and its vote with it. In Compose under the service: `restart: unless-stopped`."
+            f"code 0, and its vote with it. `docker update --restart=unless-stopped {server.docker.get('container')}` "
+            "needs no restart. Put the same in Compose under the service (`restart: unless-stopped`); the next `up` "
+            f"makes the container anew for it, so do that on {placement.ONE_BY_ONE}."
         )
 
 
@@ -112,7 +114,12 @@ def record_place(server: Server, cluster: Cluster) -> Iterator[str]:
     try:
         record.place(inspect, record.data_folder(inspect, configured))
     except RecordRefused as refused:
-        yield f"its level would be lost with the container: {refused}."
+        moves = (
+            "Its data has to move along (stop k3s, copy the folder into the volume, then start it there): without it "
+            f"the server comes back as a stranger. {DO_IT_ON}"
+        )
+        named = "volumes: [" in str(refused)
+        yield f"its level would be lost with the container: {refused}. {moves if named else DO_IT_ON}"
 
 
 def pinned(server: Server, cluster: Cluster) -> Iterator[str]:
@@ -146,7 +153,8 @@ def pinned(server: Server, cluster: Cluster) -> Iterator[str]:
                 f"the address of its container on the network {name} ({address}) is not pinned: after a restart it "
                 "may be another one, and etcd then refuses the server for ever. In Compose under the service: "
                 f"`networks: {{{key_in_compose}: {{{line}: {address}}}}}`, and at the top level: "
-                f"`networks: {{{key_in_compose}: {{ipam: {{config: [{{subnet: {subnet}}}]}}}}}}`."
+                f"`networks: {{{key_in_compose}: {{ipam: {{config: [{{subnet: {subnet}}}]}}}}}}`. "
+                f"{DO_IT_ON}"
             )
 
 
@@ -162,23 +170,12 @@ def version(server: Server, cluster: Cluster) -> Iterator[str]:
     if found:
         yield (
             f"its k3s is {found}, which in a container ends at once when it is stopped, without shutting down etcd "
-            "(k3s#12919). Take 1.33.6 or newer."
+            f"(k3s#12919). Take 1.33.6 or newer, on {placement.ONE_BY_ONE}."
         )
 
 
-def other_service(server: Server, _cluster: Cluster) -> Iterator[str]:
-    for entry in mappings(server.docker.get("others")):
-        name, project = text(entry.get("name")), text(entry.get("project"))
-        if project != server.project:
-            whose = f"the Compose project {project}" if project else "no Compose project"
-            yield (
-                f"another implementation of regrading is there: container {name}, service `regrade` of {whose} (this "
-                f"role's is {server.project}). Turn that one off and remove its container (`docker rm --force {name}`)."
-            )
-
-
 ENGINE: Tuple[Rule, ...] = (engine, fit_engine)
-CONTAINER: Tuple[Rule, ...] = (restart_policy, record_place, pinned, version, other_service)
+CONTAINER: Tuple[Rule, ...] = (restart_policy, record_place, pinned, version)
 
 
 def may_die(server: Server, cluster: Cluster) -> Iterator[str]:
@@ -186,7 +183,7 @@ def may_die(server: Server, cluster: Cluster) -> Iterator[str]:
     if found:
         yield (
             f"its k3s is {found}, which may end at once when its container is stopped, without shutting down etcd "
-            "(k3s#12919). Take a newer patch release of its minor version."
+            f"(k3s#12919). Take a newer patch release of its minor version, on {placement.ONE_BY_ONE}."
         )
 
 

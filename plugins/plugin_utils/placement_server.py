@@ -39,6 +39,7 @@ K3S_PROVIDER = "k3s://"
 IN_CLUSTER = "headscale_in_cluster"
 KUBE_VIP_LEASE = "plndr-cp-lock"
 OUR_UNIT = "regrade.service"
+UNITS = "/etc/systemd/system"
 CGROUPS = "/sys/fs/cgroup"
 
 # How the one that is meant is named, by what runs it.
@@ -106,8 +107,8 @@ def pressure(server: Server, _cluster: Cluster) -> Iterator[str]:
         yield (
             f"its memory pressure cannot be read ({why}). The kernel is built without CONFIG_PSI (take one that has "
             "it), or PSI is switched off (add psi=1 to the kernel command line, on Raspberry Pi OS in "
-            "/boot/firmware/cmdline.txt, and reboot). Where the file is another one, name it in "
-            "github_runner_cluster_regrade_pressure_file."
+            f"/boot/firmware/cmdline.txt, and reboot {placement.ONE_BY_ONE}). Where the file is another one, name it "
+            "in github_runner_cluster_regrade_pressure_file."
         )
 
 
@@ -242,12 +243,24 @@ def memory_limit(server: Server, _cluster: Cluster) -> Iterator[str]:
         return
     size, where = limits[0]
     there = f" (cgroup {where})" if where else ""
-    file = f" ({CGROUPS}{where}/memory.pressure)" if where else ""
+    if server.found.get("kind") == "unit" or where.endswith(".slice"):
+        unit = posixpath.basename(where) or text(server.found.get("unit"))
+        cure = f"`systemctl set-property {unit} MemoryMax=infinity MemoryHigh=infinity`, which restarts nothing"
+    else:
+        cure = (
+            "`mem_limit` or `deploy.resources.limits.memory` in Compose, which makes k3s's container anew, on "
+            f"{placement.ONE_BY_ONE}"
+        )
+    # Under version 1 no container has a pressure of its own.
+    file = f"{CGROUPS}{where or cgroup}/memory.pressure"
+    other = (
+        f", or name the pressure of that cgroup ({file}) in github_runner_cluster_regrade_pressure_file"
+        if cgroup
+        else ""
+    )
     yield (
         f"its k3s runs under a memory limit of {size >> 20} MiB{there}: what it lacks below that limit does not show "
-        "as the host's. Take the limit off (`mem_limit` or `deploy.resources.limits.memory` in Compose, MemoryMax "
-        f"and MemoryHigh in a unit), or name the pressure of that cgroup{file} in "
-        "github_runner_cluster_regrade_pressure_file."
+        f"as the host's. Take the limit off ({cure}){other}."
     )
 
 
@@ -261,11 +274,43 @@ def _names_cgroup(file: str, cgroup: str) -> bool:
 
 def other_unit(server: Server, _cluster: Cluster) -> Iterator[str]:
     for name in texts(server.found.get("units")):
-        if name != OUR_UNIT or server.found.get("kind") != "unit":
+        if name == OUR_UNIT and server.found.get("kind") != "unit":
+            yield own_other_runtime(
+                "systemd", f"`systemctl disable --now {name}`, then {UNITS}/{name} and /opt/regrade"
+            )
+        elif name != OUR_UNIT:
             yield (
                 f"another implementation of regrading is there: the unit {name}, where this role runs its own as a "
                 f"{server.found.get('kind')}. Turn that one off and remove its file (`systemctl disable --now {name}`)."
             )
+
+
+def own_other_runtime(runtime: str, by_hand: str) -> str:
+    return (
+        f"this role's own service of the runtime {runtime} is still there. Turn it off first: play `disable` with "
+        f"github_runner_cluster_regrade_runtime: {runtime}. Where that is refused because no k3s runs that way any "
+        f"more, remove it by hand: {by_hand}."
+    )
+
+
+def other_service(server: Server, _cluster: Cluster) -> Iterator[str]:
+    """Of the containers on the host, whatever its k3s runs in."""
+    unit = server.found.get("kind") == "unit"
+    ours = ""
+    for entry in mappings((server.found if unit else server.docker).get("others")):
+        name, project = text(entry.get("name")), text(entry.get("project"))
+        if project != server.project:
+            whose = f"the Compose project {project}" if project else "no Compose project"
+            yield (
+                f"another implementation of regrading is there: container {name}, service `regrade` of {whose} (this "
+                f"role's is {server.project}). Turn that one off and remove its container (`docker rm --force {name}`)."
+            )
+        elif unit:
+            ours = ours or name
+    folder = text(server.found.get("compose_folder")) if unit else ""
+    if ours or folder:
+        words = [f"`docker rm --force {ours}`" if ours else "", f"the folder {folder}" if folder else ""]
+        yield own_other_runtime("docker", ", then ".join(filter(None, words)))
 
 
 # --- KUBE_SERVER: the other servers' APIs ---
@@ -288,6 +333,8 @@ REACH: Dict[str, str] = {
 def kube_server(server: Server, cluster: Cluster) -> Iterator[str]:
     if not cluster.nodes or next(named(server, cluster), ""):
         return  # who is another server is not known
+    if "authority" in cluster.unread:
+        return  # and said
     for entry in mappings(server.found.get("kube_server")):
         wrong = _own_address(server, cluster, texts(entry.get("addresses")))
         problem = text(entry.get("problem"))
@@ -321,7 +368,7 @@ def _stepped_down(entry: Dict[str, object], problem: str, cluster: Cluster) -> b
 
 RULES: Tuple[Rule, ...] = (
     unfit, pressure, settings, memory_limit, named, etcd_role, removed_member, unmarked_label, cloud_provider,
-    headscale, kube_server, other_unit,
+    headscale, kube_server, other_unit, other_service,
 )  # fmt: skip
 
 

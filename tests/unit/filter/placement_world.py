@@ -29,6 +29,8 @@ class World:
         self.group: Dict[str, str] = {name: name for name in GROUP}
         self.leases = {"k3s-regrade": "", "k3s-etcd": "pi-b"}
         self.lost: List[Dict[str, Any]] = []
+        self.unread: Dict[str, str] = {}
+        self.unanswered: Dict[str, str] = {}
 
     @property
     def found(self) -> Dict[str, Any]:
@@ -81,11 +83,16 @@ class World:
         )
         self.docker.update(docker, inspect=None)
 
+    def silent(self, said: str) -> None:
+        """No server answered on its own API."""
+        self.nodes.clear()
+        self.unanswered = dict.fromkeys(self.group, said)
+
     def as_unit(self, **found: object) -> None:
         """pi-a's k3s is a unit of systemd."""
         del self.found["docker"], self.found["memory_limit"]
         shown = {"unit": "k3s", "pid": 77, "restart": "always", "stop": "1min 30s", "unfit": ""}
-        self.found.update({"kind": "unit", **shown, **found})
+        self.found.update({"kind": "unit", "others": [], "compose_folder": "", **shown, **found})
 
     def cluster(self) -> Dict[str, Any]:
         return {
@@ -96,6 +103,9 @@ class World:
             "lease": "k3s-regrade",
             "leases": "".join(f"{name}\t{holder}\n" for name, holder in self.leases.items()),
             "lost": self.lost,
+            "asked": "pi-b",
+            "unread": self.unread,
+            "unanswered": self.unanswered,
         }
 
     def refusals(self) -> List[str]:

@@ -130,7 +130,26 @@ CASES: Dict[str, Tuple[Change, Change]] = {
         lambda w: w.members.append(member("pi-d", 14)),
         lambda w: w.members.append({"ID": 7, "name": "", "peerURLs": ["https://10.0.0.14:2380"]}),
     ),
-    "no API": (lambda w: w.nodes.clear(), lambda w: None),
+    "no API": (
+        lambda w: w.silent("E0101 memcache.go:265]\nThe connection to the server 127.0.0.1:6443 was refused.\n"),
+        lambda w: None,
+    ),
+    "no API, where k3s is a unit": (
+        lambda w: (
+            w.as_unit(), w.servers.__delitem__(slice(1, 3)), w.silent("/usr/local/bin/k3s: No such file or directory")
+        ),
+        lambda w: w.as_unit(),
+    ),
+    "an API that does not tell the voters": (
+        lambda w: (w.members.clear(), w.unread.update(members="Error from server (ServiceUnavailable): no leader")),
+        lambda w: None,
+    ),
+    "an API that tells nothing more": (
+        lambda w: (w.members.clear(), w.leases.clear(), w.unread.update(dict.fromkeys(
+            ("authority", "leases", "members"), "Unable to connect to the server: net/http: TLS handshake timeout"
+        ))),
+        lambda w: None,
+    ),
     "a host that cannot be reached": (
         lambda w: w.lose(
             1,
@@ -153,6 +172,10 @@ CASES: Dict[str, Tuple[Change, Change]] = {
         lambda w: w.nodes.append(node("worker", 20, "false")),
     ),
     "two hosts that are one Node": (other_host("pi-c.lan", "pi-c"), joined("pi-d", 14, "pi-d")),
+    "the same where this run leaves them out": (
+        lambda w: (other_host("pi-c.lan", "pi-c")(w), w.servers.__delitem__(slice(1, 4))),
+        lambda w: w.servers.__delitem__(slice(1, 3)),
+    ),
     "a Node of another name": (
         lambda w: renamed(w, "raspberrypi"),
         lambda w: (renamed(w, "raspberrypi"), w.servers[0].update(node_name="raspberrypi")),
@@ -253,6 +276,17 @@ CASES: Dict[str, Tuple[Change, Change]] = {
             ),
             w.set(pressure_file="/sys/fs/cgroup/k3s.slice/memory.pressure"),
         ),
+    ),
+    "a memory limit under cgroup version 1": (
+        lambda w: w.found.update(memory_limit=2 << 30, cgroup=""),
+        lambda w: w.found.update(memory_limit=0, cgroup=""),
+    ),
+    "a memory limit on a unit": (
+        lambda w: w.as_unit(
+            memory_limits=[{"cgroup": "/system.slice/k3s.service", "bytes": 2 << 30}],
+            cgroup="/system.slice/k3s.service",
+        ),
+        lambda w: w.as_unit(cgroup="/system.slice/k3s.service"),
     ),
     "times that contradict each other": (
         lambda w: w.set(cooldown_down_windows=1),
@@ -391,9 +425,23 @@ CASES: Dict[str, Tuple[Change, Change]] = {
         lambda w: w.found.update(units=["k3s-regrade.service"]),
         lambda w: w.as_unit(units=["regrade.service"]),
     ),
+    "another service beside a unit": (
+        lambda w: w.as_unit(others=[{"name": "cluster-regrade-1", "project": "cluster"}]),
+        lambda w: w.as_unit(),
+    ),
     "the unit of this role's other runtime": (
         lambda w: w.found.update(units=["regrade.service"]),
         lambda w: w.found.update(units=[]),
+    ),
+    "the service of this role's other runtime": (
+        lambda w: w.as_unit(
+            others=[{"name": "k3s-regrade", "project": "cluster-regrade"}], compose_folder="/srv/cluster/regrade"
+        ),
+        lambda w: w.as_unit(),
+    ),
+    "what is left of it where Docker gives no answer": (
+        lambda w: w.as_unit(compose_folder="/srv/cluster/regrade"),
+        lambda w: w.as_unit(),
     ),
     "another Lease": (
         lambda w: w.leases.update({"regrade-lock": "pi-b"}),
@@ -494,6 +542,23 @@ def test_hosts_that_are_lost_are_told_beside_what_is_wrong_with_the_others() -> 
     # What is left of such a host from an earlier play of the same run is not judged, and warns of nothing.
     world.servers.append({"host": "pi-b"})
     assert len(world.refusals()) == 3 and world.warnings() == []
+
+
+def test_that_no_api_answers_is_told_unless_no_server_could_be_looked_at() -> None:
+    world = World()
+    world.silent("refused")
+    container(RestartPolicy={"Name": "no"})(world)
+    assert [line for line in world.refusals() if line.startswith("No server of the group")], "others could be"
+    for server_of in world.servers:
+        server_of["found"].update(role="")
+    assert not [line for line in world.refusals() if line.startswith("No server of the group")]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_cure_that_takes_k3s_down_is_done_on_one_server_after_the_other(name: str) -> None:
+    for line in changed(CASES[name][0]).refusals():
+        if re.search(r"in Compose|reboot|Take 1\.33|Install 20", line, re.I):
+            assert "one server after the other, waiting until each is Ready before the next" in line, line
 
 
 @pytest.mark.parametrize(

@@ -73,8 +73,22 @@ def test_a_container_that_is_not_there_is_an_answer_and_no_failure(docker: Path)
     assert (found["role"], found["running"], found["addresses"]) == ("", False, [])
 
 
-def test_without_a_container_the_host_is_looked_at_and_docker_is_not(docker: Path) -> None:
+def test_without_a_container_the_host_is_looked_at_and_docker_for_services_alone(docker: Path) -> None:
     found = run(docker, pid=os.getpid(), kube_server=["https://127.0.0.1:1"], authority="no PEM")
     assert not {"docker", "role", "error"} & set(found)
     assert found["addresses"]
     assert [entry["problem"] for entry in found["kube_server"]] == ["authority"]
+    assert ([one["name"] for one in found["others"]], found["compose_folder"]) == (["k3s-regrade", "old"], "")
+
+
+def test_without_a_container_the_service_of_the_other_runtime_is_found(docker: Path) -> None:
+    (docker / "docker").write_text("#!/bin/sh\ncase $1 in ps) printf 'k3s-regrade\\tcluster-regrade\\n' ;; esac\n")
+    folder = docker / "regrade"
+    folder.mkdir()
+    assert run(docker, pid=os.getpid(), compose_folder=str(folder))["compose_folder"] == ""
+    (folder / "compose.yaml").touch()
+    found = run(docker, pid=os.getpid(), compose_folder=str(folder))
+    assert found["others"] == [{"name": "k3s-regrade", "project": "cluster-regrade"}]
+    assert found["compose_folder"] == str(folder)
+    (docker / "docker").write_text("#!/bin/sh\nexit 1\n")
+    assert run(docker, pid=os.getpid())["others"] == [], "no Docker, or none that answers"

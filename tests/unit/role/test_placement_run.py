@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import sys
 from pathlib import Path
 from typing import List, NamedTuple, Tuple
@@ -58,7 +59,10 @@ class Run(NamedTuple):
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    with socket.socket(socket.AF_UNIX) as engine:
+        engine.bind("docker.sock")  # whose whole path may be too long for it
     members = {"members": [member(name, at) for at, name in enumerate(GROUP, 11)]}
     (tmp_path / "nodes").write_text(json.dumps({"items": [node(name, at) for at, name in enumerate(GROUP, 11)]}))
     (tmp_path / "members").write_text(json.dumps(members))
@@ -138,6 +142,21 @@ def test_a_host_that_failed_before_the_look_refuses_it_for_all(folder: Path) -> 
     nothing_was_made(folder, done)
 
 
+def test_what_the_cluster_does_not_tell_is_one_line_and_no_failure_of_kubectl(folder: Path) -> None:
+    (folder / "fail-members").write_text("Error from server (ServiceUnavailable): no leader\n")
+    (line,) = [line for line in run(folder).lines if line.startswith("etcd's members")]
+    assert line == (
+        "etcd's members could not be read through pi-a (Error from server (ServiceUnavailable): no leader). Bring its "
+        "API and etcd to answer, then run again."
+    )
+
+
+def test_an_api_that_does_not_answer_is_told_with_the_words_of_each_host(folder: Path) -> None:
+    (folder / "fail-nodes").write_text("E0101 memcache.go:265]\nThe connection to 127.0.0.1:6443 was refused\n")
+    (line,) = [line for line in run(folder).lines if line.startswith("No server of the group")]
+    assert ": The connection to 127.0.0.1:6443 was refused; ".join(GROUP) in line
+
+
 def test_a_unit_is_looked_at_for_all_that_a_step_would_refuse(folder: Path) -> None:
     python = by_host("good", b="old", c="bare")
     done = run(
@@ -153,7 +172,8 @@ def test_a_unit_is_looked_at_for_all_that_a_step_would_refuse(folder: Path) -> N
         "pi-a: its k3s unit has Restart=no: k3s would stay away after it ends with code 0, and its vote with it. In a "
         "drop-in (`systemctl edit a.service`, which restarts nothing) under [Service]: `Restart=always`.",
         "pi-a: its k3s unit has a stop time-out of 5s, after which systemd kills k3s, and 10 s are the least it "
-        "is given. In a drop-in (`systemctl edit a.service`, which restarts nothing) under [Service]: `TimeoutStopSec=60`.",
+        "is given. In a drop-in (`systemctl edit a.service`, which restarts nothing) under [Service]: "
+        "`TimeoutStopSec=60`.",
     ]
     name = "github_runner_cluster_regrade_python"
     assert told["pi-b"][0] == (
