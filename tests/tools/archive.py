@@ -35,6 +35,8 @@ SOURCES = (
     "plugins",
     "roles",
     "playbooks",
+    "docs",
+    "examples",
 )
 # 1980-01-01: the earliest that every archive format can hold.
 FIXED_TIME = 315532800

@@ -2,8 +2,8 @@
 """What the collection's archive has to hold: worked out from what refers to what, so that no list has to be kept.
 
 Called by name, and so needed: modules, filters, lookups, playbooks, what Ansible loads of a role, what Galaxy wants.
-What these refer to is needed too, and so on. A reference to what does not ship is a problem, and so is a file that
-nothing refers to.
+What these refer to is needed too, and so on: also what a page links to. A reference to what does not ship is a
+problem, and so is a file that nothing refers to.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ FOLDERS = {"include_tasks": "tasks", "import_tasks": "tasks", "template": "templ
 TOLD = re.compile(r"(?<!ansible_collections\.)\bexadev\.k3s_regrade\.([a-z_]+)")
 PROGRAM = re.compile(r"-m[,\s\"']+(regrade\.\w+)")
 LOOKED_UP = re.compile(r"lookup\(\s*'ansible\.builtin\.(file|template)'\s*,\s*'([^']+)'")
+LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)")
 INCLUDED = re.compile(r"{%-?\s*(?:include|import|from)\s+'([^']+)'")
 
 
@@ -82,6 +83,8 @@ def _called_by_name(files: Mapping[str, bytes]) -> Iterator[str]:
 
 def _referred_to(name: str, files: Mapping[str, bytes]) -> Iterator[str]:
     """Names, or patterns where part of one is worked out at run time."""
+    if name.endswith(".md"):
+        yield from linked_from(name, files[name].decode("utf-8"))
     if not name.startswith(("plugins/", "roles/", "playbooks/", "meta/")):
         return
     text = files[name].decode("utf-8")
@@ -93,6 +96,11 @@ def _referred_to(name: str, files: Mapping[str, bytes]) -> Iterator[str]:
         yield from _imported(name, text, files)
     if name.startswith("roles/"):
         yield from _of_role(name, text, files)
+
+
+def linked_from(name: str, text: str) -> list[str]:
+    """Where the relative links of a page lead."""
+    return [posixpath.normpath(posixpath.join(posixpath.dirname(name), link)) for link in LINK.findall(text)]
 
 
 def _named(told: str, files: Mapping[str, bytes]) -> Iterator[str]:

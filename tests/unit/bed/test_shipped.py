@@ -8,10 +8,13 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
+import archive as archive_tool
 import shipped
 
 ROOT = Path(__file__).resolve().parents[3]
+PAGES = (("docs", "*.md"), ("examples", "*"))
 ROLE = "roles/github_runner_cluster"
 
 
@@ -19,7 +22,7 @@ def archive() -> dict[str, bytes]:
     """As `ansible-galaxy collection build` would fill it now."""
     found = {
         str(path.relative_to(ROOT)): path.read_bytes()
-        for folder, pattern in (("plugins", "*.py"), ("roles", "*"), ("playbooks", "*.yml"))
+        for folder, pattern in (("plugins", "*.py"), ("roles", "*"), ("playbooks", "*.yml"), *PAGES)
         for path in (ROOT / folder).rglob(pattern)
         if path.is_file() and path.suffix != ".pyc"
     }
@@ -54,6 +57,10 @@ def test_what_ships_now_is_what_is_needed() -> None:
         "plugins/filter/placement_refusals.py",
         "plugins/lookup/core_archive.py",
         "plugins/doc_fragments/attributes.py",
+        "docs/refusals.md",
+        "docs/field-cases.md",
+        "examples/nixos/README.md",
+        "examples/nixos/lay-drop-in.sh",
     ],
 )  # fmt: skip
 def test_each_file_of_the_service_is_missed(name: str) -> None:
@@ -74,7 +81,8 @@ def test_each_file_of_the_service_is_missed(name: str) -> None:
         f"{ROLE}/templates/old.j2",
         f"{ROLE}/tasks/unused.yml",
         f"{ROLE}/tests/test.yml",
-        "examples/nixos/regrade.nix",
+        "examples/nixos/left_over.nix",
+        "docs/left_over.md",
         ".gitignore",
         "changelogs/fragments/0001-first-cycle.yml",
     ],
@@ -82,3 +90,21 @@ def test_each_file_of_the_service_is_missed(name: str) -> None:
 def test_each_file_that_nothing_needs_is_told(name: str) -> None:
     files = {**archive(), name: b""}
     assert shipped.problems_of(files) == [f"{name} ships, and nothing refers to it"]
+
+
+@pytest.mark.parametrize("name", sorted(name for name in archive() if name.endswith(".md")))
+def test_each_link_of_a_page_leads_to_what_ships_or_into_the_repository(name: str) -> None:
+    files = archive()
+    text = files[name].decode("utf-8")
+    assert [link for link in shipped.linked_from(name, text) if link not in files] == []
+    repository = yaml.safe_load((ROOT / "galaxy.yml").read_text(encoding="utf-8"))["repository"]
+    named = re.findall(rf"\]\({re.escape(repository)}/blob/main/([^)#]+)", text)
+    assert [path for path in named if path in files or not (ROOT / path).is_file()] == []
+
+
+def test_what_is_taken_for_the_archive_here_is_what_galaxy_yml_ships() -> None:
+    galaxy = yaml.safe_load((ROOT / "galaxy.yml").read_text(encoding="utf-8"))
+    lines = [line.split() for line in galaxy["manifest"]["directives"]]
+    folders = {words[1] for words in lines if words[0] == "recursive-include"}
+    assert folders == {"plugins", "roles", "playbooks", "docs", "examples"}
+    assert folders <= set(archive_tool.SOURCES)
