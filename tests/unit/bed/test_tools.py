@@ -156,6 +156,14 @@ def test_every_test_that_a_requirement_names_is_in_the_tree_in_the_file_it_names
                 assert name in held, f"R{number}: {name} is not in {files or 'the tree'}"
 
 
+def test_a_test_that_is_named_without_its_folder_is_where_the_page_says() -> None:
+    table = (ROOT / "docs" / "requirements.md").read_text(encoding="utf-8")
+    assert "those without a folder in `cycle/tests`" in " ".join(table.split())
+    named = set(re.findall(r"`(test_\w+\.py)`", table))
+    there = {file.name for file in (make.SCENARIOS / "cycle" / "tests").iterdir()}
+    assert len(named) >= 5 and named - there == set()
+
+
 def test_what_galaxy_yml_includes_by_name_is_there() -> None:
     galaxy = (ROOT / "galaxy.yml").read_text(encoding="utf-8")
     names = [name for line in re.findall(r"- include (.+)", galaxy) for name in line.split()]

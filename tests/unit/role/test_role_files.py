@@ -142,6 +142,14 @@ def test_the_services_memory_limit_covers_the_watcher_and_two_steps() -> None:
     assert service["pids_limit"] >= 64
 
 
+def test_files_of_the_controller_are_shown_and_asked_for_by_their_absolute_path() -> None:
+    """The plays ship: what they name relative is looked for in the installed collection."""
+    name = "github_runner_cluster_regrade_image_file"
+    (shown,) = re.findall(rf"`{name}:\s+(\S+)`", text("README.md"))
+    assert shown.startswith("/")
+    assert "by its absolute path" in OPTIONS[name]["description"]
+
+
 def test_one_base_image_is_named_everywhere() -> None:
     base = DEFAULTS["github_runner_cluster_regrade_image_base"]
     assert f"ARG BASE={base}\n" in text("files", "Dockerfile")
