@@ -52,6 +52,12 @@ case $1 in
   *) exit 2 ;;
 esac
 """
+# Of a host without a k3s: what is found there of one is tests/unit/module_utils' and the scenario placement's.
+DOCKER = """#!/bin/sh
+echo "$@" >> "$0.calls"
+echo "Error: No such container: k3s" >&2
+exit 1
+"""
 
 
 @pytest.fixture(scope="module")
@@ -129,13 +135,15 @@ def test_the_options_are_those_the_module_takes(
     assert given["supports_check_mode"] is True
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", ALL)
 def test_the_attributes_are_told(name: str, pages: Dict[str, Dict[str, Any]]) -> None:
     told = pages[name]["doc"]["attributes"]
-    assert set(told) == {"check_mode", "diff_mode", "idempotent", "platform", "action_group"}
+    grouped = {"action_group"} if name in MODULES else set()
+    assert set(told) == {"check_mode", "diff_mode", "idempotent", "platform"} | grouped
     assert told["check_mode"]["support"] == told["idempotent"]["support"] == "full"
     assert told["diff_mode"]["support"] == ("N/A" if name.endswith("_info") else "full")
-    assert told["action_group"]["membership"] == [GROUP]
+    if grouped:
+        assert told["action_group"]["membership"] == [GROUP]
 
 
 def documented(hint: Any) -> Dict[str, str]:
@@ -169,11 +177,13 @@ def test_what_is_returned_has_the_reports_own_fields_and_types(
 def test_the_examples_run_as_they_stand_with_the_groups_defaults(
     pages: Dict[str, Dict[str, Any]], environment: Dict[str, str], tmp_path: Path
 ) -> None:
-    """The command they run is named by the defaults alone, so these reach every module."""
-    stub, book = tmp_path / "regrade", tmp_path / "play.yml"
-    stub.write_text(STUB, encoding="utf-8")
-    stub.chmod(0o755)
-    examples = {name: yaml.safe_load(pages[name]["examples"]) for name in MODULES}
+    """The command they run is named by the defaults alone, so these reach every module that runs it."""
+    stub, book, docker = tmp_path / "regrade", tmp_path / "play.yml", tmp_path / "bin" / "docker"
+    docker.parent.mkdir()
+    for path, text in ((stub, STUB), (docker, DOCKER)):
+        path.write_text(text, encoding="utf-8")
+        path.chmod(0o755)
+    examples = {name: yaml.safe_load(pages[name]["examples"]) for name in ALL}
     variables = {
         "ansible_connection": "local",
         "ansible_python_interpreter": sys.executable,
@@ -187,8 +197,12 @@ def test_the_examples_run_as_they_stand_with_the_groups_defaults(
         "tasks": [task for tasks in examples.values() for task in tasks],
     }
     book.write_text(json.dumps([document]), encoding="utf-8")
-    done = ansible("ansible-playbook", environment, str(book))
+    path = f"{docker.parent}:{environment['PATH']}"
+    done = ansible("ansible-playbook", {**environment, "PATH": path}, str(book))
     assert done.returncode == 0, done.stdout + done.stderr
-    ours = [task for name, tasks in examples.items() for task in tasks if f"{COLLECTION}.{name}" in task]
-    assert {name for name in MODULES for task in ours if f"{COLLECTION}.{name}" in task} == set(MODULES)
-    assert len((tmp_path / "regrade.calls").read_text(encoding="utf-8").splitlines()) == len(ours)
+    ours = [name for name, tasks in examples.items() for task in tasks if f"{COLLECTION}.{name}" in task]
+    assert set(ours) == set(ALL)
+    calls = (tmp_path / "regrade.calls").read_text(encoding="utf-8").splitlines()
+    assert len(calls) == sum(name in MODULES for name in ours)
+    assert docker.with_name("docker.calls").exists(), "it was looked at what runs k3s"
+    assert "no k3s at " in done.stdout, "of a host without it"
