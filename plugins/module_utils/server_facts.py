@@ -83,6 +83,12 @@ def cgroup_of(text: str) -> str:
     return found.group(1) if found else ""
 
 
+def version_2(root: str = CGROUPS) -> bool:
+    """Whether memory is counted by version 2. Where version 1 counts it, a process may have a cgroup of version 2 too
+    (systemd's hybrid hierarchy), with neither limits nor a pressure."""
+    return os.path.exists(posixpath.join(root, "cgroup.controllers"))
+
+
 def memory_limits(cgroup: str, read: Callable[[str], Tuple[str, str]] = read_text) -> List[Dict[str, Any]]:
     """The limits on a cgroup and on those above it, the innermost first: {"cgroup": ..., "bytes": ...}."""
     found = []
@@ -101,7 +107,7 @@ def memory_limits(cgroup: str, read: Callable[[str], Tuple[str, str]] = read_tex
 
 def of_process(pid: int) -> Dict[str, Any]:
     """What the kernel tells of a server by one of its processes; pid 0: it does not run."""
-    cgroup = cgroup_of(read_text(f"/proc/{pid}/cgroup")[0]) if pid else ""
+    cgroup = cgroup_of(read_text(f"/proc/{pid}/cgroup")[0]) if pid and version_2() else ""
     return {
         "addresses": addresses(pid) if pid else [],
         "cgroup": cgroup,

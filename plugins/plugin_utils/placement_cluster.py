@@ -43,10 +43,10 @@ def voters(_servers: List[Server], cluster: Cluster) -> Iterator[str]:
             at = ", ".join(texts(member.get("peerURLs"))) or "no address"
             yield (
                 f"etcd has the voter {name} (member {_hex(member)} at {at}), which is no Node of the cluster. k3s "
-                "names a member after its server's Node: see by name and address which server it is, and whether its k3s "
-                "runs. If it does, or may run again, bring it and its Node back. Only where it is gone for good, first "
-                "make sure that it will not come back (its k3s uninstalled, or its disk erased), see that all other "
-                "members are healthy, and then remove its member by hand: "
+                "names a member after its server's Node: see by name and address which server it is, and whether its "
+                "k3s runs. If it does, or may run again, bring it and its Node back. Only where it is gone for good, "
+                "first make sure that it will not come back (its k3s uninstalled, or its disk erased), see that all "
+                "other members are healthy, and then remove its member by hand: "
                 f"`etcdctl member remove {_hex(member)}`. This role removes no member."
             )
         elif node not in known:

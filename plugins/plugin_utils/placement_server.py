@@ -255,7 +255,7 @@ def memory_limit(server: Server, _cluster: Cluster) -> Iterator[str]:
     file = f"{CGROUPS}{where or cgroup}/memory.pressure"
     other = (
         f", or name the pressure of that cgroup ({file}) in github_runner_cluster_regrade_pressure_file"
-        if cgroup
+        if cgroup not in ("", "/")
         else ""
     )
     yield (

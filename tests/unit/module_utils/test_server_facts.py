@@ -203,3 +203,13 @@ def test_every_url_is_called_and_its_addresses_told(api: Api) -> None:
     assert [entry["url"] for entry in found] == urls
     assert all("127.0.0.1" in entry["addresses"] for entry in found)
     assert server_facts.reach([], "", 5) == []
+
+
+def test_a_hybrid_hierarchy_counts_as_version_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not server_facts.version_2(str(tmp_path))
+    (tmp_path / "cgroup.controllers").touch()
+    assert server_facts.version_2(str(tmp_path))
+    monkeypatch.setattr(server_facts, "read_text", lambda path: ("4:memory:/docker/0a1b\n0::/d.scope\n", ""))
+    for version_2, cgroup in ((True, "/d.scope"), (False, "")):
+        monkeypatch.setattr(server_facts, "version_2", lambda found=version_2: found)
+        assert server_facts.of_process(1)["cgroup"] == cgroup
