@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -45,6 +46,7 @@ def test_a_rehearsal_where_nothing_is_yet_tells_what_it_would_do_and_does_nothin
     assert set(run.hosts) == HOSTS
     assert all(result.changed for result in run.hosts.values()), run.output
     assert "+NODE_NAME=server1" in run.output
+    assert re.search(r"Warn of what may go wrong\] \**\nskipping: ", run.output), "there is nothing to warn of"
     assert left_behind(bed, api) == []
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -27,6 +28,10 @@ STRAY = "stray"
 LEASE = "regrade-lock"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 FOREIGN = "old-regrade-1"
+DIES_ON_STOP = "fleet/k3s:v1.33.4-k3s1"
+VIP_LEASE = "plndr-cp-lock"  # kube-vip's
+NO_NODE, NO_SOCKET = "raspberrypi", "/run/nothing.sock"
+NO_NAME = "https://no-such-server.invalid:6443"
 # In the place of `docker` on a host, with another answer to one question.
 SHIM = """#!/bin/sh
 case "$1 $2" in
@@ -57,6 +62,17 @@ def refused(*arguments: str, variables: dict[str, object]) -> list[str]:
     return lines
 
 
+def warned(run: plays.Run) -> list[str]:
+    """What a run that passes warned of; nothing where the task was skipped."""
+    told = r"^TASK \[[^\n]*Warn of what may go wrong\] \**\n(?:ok|(skipping)): [^\n{]*"
+    (found,) = re.finditer(told, run.output, re.M)
+    if found.group(1):
+        return []
+    answer, _end = json.JSONDecoder().raw_decode(run.output, found.end())
+    lines: list[str] = answer["msg"]
+    return lines
+
+
 def assert_told(lines: list[str], *expected: tuple[str, str]) -> None:
     for who, what in expected:
         assert [line for line in lines if line.startswith(who) and what in line], f"{who} ... {what}: {lines}"
@@ -73,10 +89,12 @@ def unfit_servers(bed: Bed, api: AdminApi) -> Iterator[None]:
     try:
         one.sh(f"ip address add {held} dev eth0")
         one.kubectl("taint", "node", "server1", f"{UNINITIALIZED}=true:PreferNoSchedule")
-        # It runs and says that it is a server, and is made as none should be.
+        # It runs and says that it is a server, and is made as none should be: of an image whose name tells a version
+        # that dies when it is stopped, and at an address that Docker chose.
+        two.docker("tag", image, DIES_ON_STOP)
         two.docker(
             "run", "--detach", f"--name={IMPOSTOR}", "--memory=64m", "--restart=on-failure",
-            f"--env=K3S_TOKEN={SECRET}", "--entrypoint=/bin/sh", image,
+            f"--env=K3S_TOKEN={SECRET}", "--entrypoint=/bin/sh", DIES_ON_STOP,
             "-c", "sleep 900", "server", f"--token={SECRET}", "--data-dir", "/data",
         )  # fmt: skip
         three.docker("create", f"--name={IMPOSTOR}", image, "agent", "--token", SECRET)
@@ -101,6 +119,7 @@ def unfit_servers(bed: Bed, api: AdminApi) -> Iterator[None]:
         one.kubectl("taint", "node", "server1", f"{UNINITIALIZED}-", check=False)
         for server in bed.servers:
             server.docker("rm", "--force", "--volumes", IMPOSTOR, FOREIGN, check=False)
+        two.docker("rmi", DIES_ON_STOP, check=False)
         one.kubectl("delete", "lease", "--namespace=kube-system", "--ignore-not-found", LEASE)
         one.kubectl("delete", "node", "--ignore-not-found", STRAY)
 
@@ -114,10 +133,12 @@ def unfit(bed: Bed) -> dict[str, object]:
         f"https://{two.host_container}:6443",
         f"https://{address(bed, 250)}:6443",
         f"https://{two.address}:2379",
+        NO_NAME,
         f"https://{two.address}:6443",
     ]
     given: dict[str, object] = {
         "container_name": by_host(server1="k3s", server2=IMPOSTOR, server3=IMPOSTOR),
+        "node_name": by_host(server1="server1", server2=NO_NODE, server3="server3"),
         "mesh": "headscale_in_cluster",
         "regrade_pressure_file": by_host(
             server1="/srv/fixture/nothing", server2="/srv/fixture/memory", server3="/srv/fixture/memory"
@@ -146,6 +167,7 @@ def of_server1(bed: Bed) -> list[tuple[str, str]]:
             "cannot be reached from the service's network",
         ),
         (f"server1: KUBE_SERVER https://{two.address}:2379", "not of this cluster's authority"),
+        (f"server1: KUBE_SERVER {NO_NAME}", "does not resolve"),
     ]
 
 
@@ -162,8 +184,10 @@ class TestServersThatDoNotFit:
                 "server2: its level would be lost with the container: the data folder /data",
                 '"k3s-data:/data"',
             ),
-            ("server2: its k3s runs under a memory limit of 64 MiB", "_regrade_pressure_file"),
-            ("server2: the Node server2 is at", "another server's"),
+            ("server2: the address of its container on the network bridge", "is not pinned"),
+            ("server2: its k3s is 1.33.4", "Take 1.33.6 or newer"),
+            ("server2: its k3s runs under a memory limit of 64 MiB", "Take the limit off"),
+            (f"server2: the cluster has no Node {NO_NODE}", "github_runner_cluster_node_name"),
             ("server3: its container runs `k3s agent`", "Leave"),
             (f"server1: another implementation of regrading is there: container {FOREIGN}", "docker rm"),
             (f"Node {STRAY} carries the label {LEVEL}=etcd-only", "another implementation"),
@@ -175,11 +199,33 @@ class TestServersThatDoNotFit:
         assert not [line for line in lines if line.startswith("server1: the Node")], lines
         assert listing.differences(before, listing.of_bed(bed)) == []
 
-    def test_a_rehearsal_of_one_of_them_tells_the_same_of_it(self, bed: Bed) -> None:
+    def test_a_rehearsal_of_one_of_them_tells_the_same_of_it(self, bed: Bed, tmp_path: Path) -> None:
+        """Beside one whose Docker socket is not there, and in a group that has no other server."""
+        alone = tmp_path / "alone.yml"
+        alone.write_text("alone: {hosts: {server1: }}\n")
+        usual = "/var/run/docker.sock"
+        sockets = by_host(server1=usual, server2=NO_SOCKET, server3=usual)
         before = listing.of_bed(bed)
-        lines = refused("--check", "--diff", "--limit=server1", variables=unfit(bed))
-        assert_told(lines, *of_server1(bed), (f"Node {STRAY} carries", "label"))
-        assert not [line for line in lines if line.startswith(("server2", "server3"))], lines
+        lines = refused(
+            "--check",
+            "--diff",
+            "--limit=server1,server2",
+            f"--inventory={alone}",
+            variables={
+                **unfit(bed),
+                "github_runner_cluster_group": "alone",
+                "github_runner_cluster_regrade_docker_socket": sockets,
+            },
+        )
+        assert_told(
+            lines,
+            *of_server1(bed),
+            (f"Node {STRAY} carries", "label"),
+            (f"server2: there is no Docker socket at {NO_SOCKET}", "github_runner_cluster_regrade_docker_socket"),
+            ("The inventory's group alone has no other server (server1)", "Name all servers"),
+            ("etcd has the voter server3-", "which no host of the group alone is"),
+        )
+        assert not [line for line in lines if line.startswith("server3")], lines
         assert listing.differences(before, listing.of_bed(bed)) == []
 
 
@@ -224,6 +270,18 @@ class TestEnginesThatDoNotFit:
         assert listing.differences(before, listing.of_bed(bed)) == []
 
 
+@pytest.fixture
+def virtual_address(bed: Bed, api: AdminApi) -> Iterator[None]:
+    """As kube-vip writes it, on server1."""
+    lease = {"metadata": {"name": VIP_LEASE}, "spec": {"holderIdentity": "server1"}}
+    try:
+        api.call("POST", LEASES, {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", **lease})
+        yield
+    finally:
+        bed.servers[0].kubectl("delete", "lease", "--namespace=kube-system", "--ignore-not-found", VIP_LEASE)
+
+
+@pytest.mark.usefixtures("virtual_address")
 def test_put_right_the_same_run_passes(bed: Bed, api: AdminApi) -> None:
     before = listing.of_bed(bed)
     assert UNINITIALIZED not in json.dumps(api.node("server1")["spec"])
@@ -238,6 +296,8 @@ def test_put_right_the_same_run_passes(bed: Bed, api: AdminApi) -> None:
     run = plays.playbook("enable", "--check", "--diff", variables=variables)
     assert run.code == 0, run.output
     assert set(run.hosts) == set(HOSTS)
-    assert "Warn of what may go wrong" in run.output and "which may end at once" not in run.output
+    # Of the one that holds the address, and of nothing else: the bed's k3s is none that may die on stop.
+    (warning,) = warned(run)
+    assert warning.startswith(f"server1: it holds kube-vip's virtual address (Lease kube-system/{VIP_LEASE})")
     assert re.search(rf"^\+KUBE_SERVER=https://{peer}:6443$", run.output, re.M), run.output
     assert listing.differences(before, listing.of_bed(bed)) == []

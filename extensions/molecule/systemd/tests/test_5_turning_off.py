@@ -37,6 +37,29 @@ def test_off_a_second_time_does_nothing_at_all() -> None:
     assert {host: result.changed for host, result in run.hosts.items()} == dict.fromkeys(HOSTS, 0), run.output
 
 
+def test_a_unit_that_no_step_could_be_made_with_is_refused(machines: tuple[Machine, ...]) -> None:
+    """With both lines, for the machine that has it, and before anything is changed. The next run shows it put right."""
+    folder = "/etc/systemd/system/k3s.service.d"
+    k3s = {machine.name: machine.k3s_started() for machine in machines}
+    machines[1].sh(
+        f"mkdir -p {folder} && cat >{folder}/50-unfit.conf && systemctl daemon-reload",
+        input="[Service]\nRestart=no\nTimeoutStopSec=5\n",
+    )
+    try:
+        run = plays.playbook("enable")
+    finally:
+        machines[1].sh(
+            f"rm {folder}/50-unfit.conf && rmdir --ignore-fail-on-non-empty {folder} && systemctl daemon-reload"
+        )
+    assert run.code != 0, run.output
+    assert "server2: its k3s unit has Restart=no: k3s would stay away" in run.output, run.output
+    assert "server2: its k3s unit has a stop time-out of 5s, after which systemd kills k3s" in run.output, run.output
+    assert "server1: " not in run.output and "server3: " not in run.output, "the others' units are as they should be"
+    assert {host: result.changed for host, result in run.hosts.items()} == dict.fromkeys(HOSTS, 0), run.output
+    assert {machine.name: machine.k3s_started() for machine in machines} == k3s
+    assert left_behind(machines) == []
+
+
 def test_a_rehearsal_where_nothing_is_yet_tells_what_it_would_do_and_does_nothing(
     machines: tuple[Machine, ...],
 ) -> None:
