@@ -4,14 +4,22 @@ is done. In what state it must end is for faults.py to say."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import plays
+import pressure
+import scenario
 from admin_api import AdminApi
 from bed import Bed, Server
 from held_step import FOLDER
-from observer import started_at, wait_for
+from layout import PROJECT_FOLDER
+from observer import etcd_healthy, label, runs_at, started_at, wait_for
 from rows import Row
 
 SERVICE = "k3s-regrade"
@@ -19,6 +27,9 @@ LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/k3s-regrade"
 SOMEBODY = "somebody/by-hand"
 HELD_STEP = Path(__file__).with_name("held_step.py")
 STEP_SECONDS = 300
+CUT_SECONDS = 20
+HOURS = 5 * 3600
+SLOW_FILE = "/tmp/slow.sh"
 
 # On the host: give the step leave, wait until k3s was started anew, and end it as the kernel would.
 KILL_AFTER_RESTART = f"""
@@ -61,6 +72,9 @@ class HeldStep:
         self._server.docker("exec", SERVICE, "touch", f"{FOLDER}/go")
 
     def __exit__(self, *_error: object) -> None:
+        self.ends()
+
+    def ends(self) -> None:
         """Its end is waited for, whatever it is."""
         try:
             self._child.communicate(timeout=STEP_SECONDS)
@@ -127,5 +141,185 @@ def stop_peer(bed: Bed, api: AdminApi, row: Row) -> None:
     peer.docker("start", "k3s")
 
 
+def delete_lease(bed: Bed, api: AdminApi, row: Row) -> None:
+    """Who deletes it is told to run the role again: a service may not make it."""
+    with HeldStep(bed.servers[0], row) as step:
+        api.call("DELETE", LEASE)
+        step.go()
+    run = plays.playbook("enable")
+    assert run.code == 0, run.output
+
+
+def cut_from_one(bed: Bed, api: AdminApi, row: Row) -> None:
+    with HeldStep(bed.servers[0], row) as step, _cut(bed.servers[0], *_between(bed.servers[1])):
+        step.go()
+        step.ends()
+
+
+def cut_from_all(bed: Bed, api: AdminApi, row: Row) -> None:
+    """Its etcd has no quorum and no API answers it until the step has ended, and a little longer."""
+    with HeldStep(bed.servers[0], row) as step, _cut(bed.servers[0], *_between(*bed.servers[1:])):
+        step.go()
+        step.ends()
+        time.sleep(CUT_SECONDS)
+
+
+def cut_from_own_api(bed: Bed, api: AdminApi, row: Row) -> None:
+    with HeldStep(bed.servers[0], row) as step, _cut(bed.servers[0], "INPUT ! -i lo -p tcp --dport 6443"):
+        step.go()
+        step.ends()
+
+
+def restart_host(bed: Bed, api: AdminApi, row: Row) -> None:
+    """Its Docker engine and all its containers end in order, the step's among them, and start again."""
+    server = bed.servers[0]
+    with HeldStep(server, row):
+        server.stop_host()
+        server.start_host()
+    pressure.begin(server)
+
+
+def slow_peer(bed: Bed, api: AdminApi, row: Row) -> None:
+    """All that a peer's k3s runs is stopped (SIGSTOP) for two seconds of three until the step has ended."""
+    with HeldStep(bed.servers[0], row) as step, _slow(bed.servers[1]):
+        step.go()
+        step.ends()
+
+
+def add_member(bed: Bed, api: AdminApi, row: Row) -> None:
+    """With a restart now, two of four voters would be left: no quorum. The member goes when the step has ended."""
+    server = bed.servers[0]
+    with HeldStep(server, row) as step:
+        made = _etcd(server, "cluster/member/add", {"peerURLs": ["https://127.0.0.1:12380"]})
+        step.go()
+    _etcd(server, "cluster/member/remove", {"ID": made["member"]["ID"]})
+
+
+def clock_ahead(bed: Bed, api: AdminApi, row: Row) -> None:
+    _clock_off(bed, row, HOURS)
+
+
+def clock_back(bed: Bed, api: AdminApi, row: Row) -> None:
+    _clock_off(bed, row, -HOURS)
+
+
+def fill_disk(bed: Bed, api: AdminApi, row: Row) -> None:
+    with _small_disk(bed, api) as place, HeldStep(bed.servers[0], row) as step:
+        bed.servers[0].sh(f"dd if=/dev/zero of={place}/filling bs=1k || true")
+        step.go()
+        step.ends()
+        bed.servers[0].sh(f"rm {place}/filling")
+
+
+def read_only_disk(bed: Bed, api: AdminApi, row: Row) -> None:
+    with _small_disk(bed, api) as place, HeldStep(bed.servers[0], row) as step:
+        bed.servers[0].sh(f"mount -o remount,ro {place}")
+        step.go()
+        step.ends()
+        bed.servers[0].sh(f"mount -o remount,rw {place}")
+
+
+def cordon(bed: Bed, api: AdminApi, row: Row) -> None:
+    """The person's own cordon is there after the way down and up, until they take it off."""
+    server = bed.servers[0]
+    node = f"/api/v1/nodes/{server.name}"
+    with HeldStep(server, row) as step:
+        api.call("PATCH", node, {"spec": {"unschedulable": True}})
+        step.go()
+    assert label(api, server.name) == row.to
+    scenario.step(server, row.start)
+    assert api.call("GET", node)["spec"].get("unschedulable"), "the person's cordon was taken off"
+    api.call("PATCH", node, {"spec": {"unschedulable": None}})
+
+
+# -- how
+
+
 def _hand_lease_to(api: AdminApi, holder: str) -> None:
     api.call("PATCH", LEASE, {"spec": {"holderIdentity": holder}})
+
+
+def _between(*others: Server) -> list[str]:
+    """Rules for all traffic with those, to be dropped on one host."""
+    return [rule for other in others for rule in (f"INPUT -s {other.address}", f"OUTPUT -d {other.address}")]
+
+
+@contextmanager
+def _cut(server: Server, *rules: str) -> Iterator[None]:
+    """What the rules name is dropped on that host until the block ends."""
+    server.sh("; ".join(f"iptables -w -I {rule} -j DROP" for rule in rules))
+    try:
+        yield
+    finally:
+        server.sh("; ".join(f"iptables -w -D {rule} -j DROP" for rule in rules))
+
+
+SLOW = """
+pids() { docker top k3s -eo pid | tail -n +2; }
+trap 'kill -CONT $(pids); exit 0' TERM
+while :; do
+  kill -STOP $(pids) 2>/dev/null; sleep 2
+  kill -CONT $(pids) 2>/dev/null; sleep 1
+done
+"""
+
+
+@contextmanager
+def _slow(server: Server) -> Iterator[None]:
+    server.sh(f"cat >{SLOW_FILE}", input=SLOW)
+    server.sh(f"setsid sh {SLOW_FILE} >/dev/null 2>&1 </dev/null & echo $! >{SLOW_FILE}.pid")
+    try:
+        yield
+    finally:
+        server.sh(f"kill $(cat {SLOW_FILE}.pid)")
+        wait_for(f"etcd of {server.name} is well", lambda: etcd_healthy(server), 60)
+
+
+# In k3s's container, where its certificates lie; k3s has etcd's JSON gateway on loopback alone.
+ETCD = """
+import http.client, json, ssl, sys
+folder = "/var/lib/rancher/k3s/server/tls/etcd/"
+context = ssl.create_default_context(cafile=folder + "server-ca.crt")
+context.load_cert_chain(folder + "client.crt", folder + "client.key")
+connection = http.client.HTTPSConnection("127.0.0.1", 2382, timeout=10, context=context)
+connection.request("POST", "/v3/" + sys.argv[1], sys.argv[2])
+answer = connection.getresponse()
+text = answer.read().decode()
+print(text) if answer.status == 200 else sys.exit(text)
+"""
+
+
+def _etcd(server: Server, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    done = server.docker("exec", "k3s", "python3", "-c", ETCD, path, json.dumps(body))
+    found = json.loads(done.stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+def _clock_off(bed: Bed, row: Row, seconds: int) -> None:
+    with HeldStep(bed.servers[0], row) as step:
+        bed.servers[0].docker("exec", SERVICE, "sh", "-c", f"echo {seconds} >{FOLDER}/clock")
+        step.go()
+
+
+@contextmanager
+def _small_disk(bed: Bed, api: AdminApi) -> Iterator[str]:
+    """The first server's configuration, and with it its record, lies on a disk of its own while the block goes on."""
+    server = bed.servers[0]
+    place = f"{PROJECT_FOLDER}/k3s"
+
+    def rests() -> bool:
+        return runs_at(server) == "full" and all(map(etcd_healthy, bed.servers))
+
+    def move(script: str) -> None:
+        server.stop_k3s()
+        server.sh(script)
+        server.start_k3s()
+        wait_for(f"{server.name} is back", rests, 120)
+
+    mount = f"mount -t tmpfs -o size=64k,mode=755 tmpfs {place}"
+    move(f"cp -a {place} {place}.kept && {mount} && cp -a {place}.kept/. {place}")
+    try:
+        yield place
+    finally:
+        move(f"cp -a {place}/. {place}.kept && umount {place} && cp -a {place}.kept/. {place} && rm -r {place}.kept")

@@ -59,13 +59,33 @@ def _k3s_killed(start: str, to: str) -> Row:
     )
 
 
-def _undone(name: str, what: str, fault: str, at: str, takes_lease: bool = False) -> Row:
-    words = f"control-plane to etcd-only; when {WORDS[at]}, {what}"
-    return Row(name, words, fault, at, *DOWN, DOWN[0], takes_lease)
-
-
 DOWN = ("control-plane", "etcd-only")
 UP = ("etcd-only", "control-plane")
+FIRST = ("full", "control-plane")
+
+
+def _befallen(
+    name: str,
+    what: str,
+    fault: str,
+    at: str,
+    undone: bool,
+    takes_lease: bool = False,
+    way: tuple[str, str] = DOWN,
+) -> Row:
+    """A step that lives, and is gone on with in spite of what befalls it, or undone for it."""
+    start, to = way
+    words = f"{start} to {to}; when {WORDS[at]}, {what}"
+    return Row(name, words, fault, at, start, to, start if undone else to, takes_lease)
+
+
+def _undone(name: str, what: str, fault: str, at: str, takes_lease: bool = False) -> Row:
+    return _befallen(name, what, fault, at, True, takes_lease)
+
+
+def _done(name: str, what: str, fault: str, at: str) -> Row:
+    return _befallen(name, what, fault, at, False)
+
 
 # In an order in which most begin where the one before has ended.
 ROWS: tuple[Row, ...] = (
@@ -98,4 +118,36 @@ ROWS: tuple[Row, ...] = (
     ),
     _undone("peer-down-between-gates", "a peer's k3s is stopped", "stop_peer", "intent-shown"),
     _undone("peer-down-before-restart", "a peer's k3s is stopped", "stop_peer", "node-marked"),
+    _undone("lease-deleted", "the Lease is deleted, and the role is run again", "delete_lease", "intent-shown", True),
+    _undone("cut-from-one-peer", "the network to one peer is cut", "cut_from_one", "intent-shown"),
+    _undone("cut-from-all-peers", "the network to both peers is cut", "cut_from_all", "intent-shown"),
+    _done(
+        "cut-from-all-peers-at-restart", "the network to both peers is cut", "cut_from_all", "restart-noted"
+    ),
+    _done("cut-from-its-api", "the network to its own API is cut", "cut_from_own_api", "intent-shown"),
+    _done("host-restarted", "its host goes down, and comes back", "restart_host", "restart-noted"),
+    _done("peer-slow", "a peer answers nothing for two of every three seconds", "slow_peer", "intent-shown"),
+    _undone(
+        "member-without-node",
+        "etcd has a fourth voter that never started and has no Node",
+        "add_member",
+        "intent-shown",
+    ),
+    _done(
+        "clock-wrong", "its clock goes ahead by five hours (clock port)", "clock_ahead", "intent-shown"
+    ),
+    _done("clock-back", "its clock goes back by five hours (clock port)", "clock_back", "intent-shown"),
+    _befallen("record-disk-full", "the disk of its record is full", "fill_disk", "effects-begun", True, way=FIRST),
+    _befallen(
+        "record-disk-read-only", "the disk of its record is read-only", "read_only_disk", "effects-begun", True,
+        way=FIRST,
+    ),
+    _befallen(
+        "cordoned-by-a-person",
+        "a person cordons the Node; it goes up again, and theirs is left",
+        "cordon",
+        "gate-passed",
+        True,
+        way=FIRST,
+    ),
 )

@@ -70,6 +70,18 @@ def test_the_points_are_told_in_the_order_in_which_a_step_comes_by_them(
     assert list(dict.fromkeys(seen)) == [name for name, *_ in held_step.POINTS]
 
 
+def test_a_clock_is_off_by_what_its_file_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Clock:
+        def now_text(self) -> str:
+            return "2026-11-30T01:00:00.000000Z"
+
+    monkeypatch.setattr(held_step, "FOLDER", str(tmp_path))
+    held_step.shift_clock(Clock)
+    assert Clock().now_text() == "2026-11-30T01:00:00.000000Z"
+    (tmp_path / "clock").write_text("-18000\n", encoding="ascii")
+    assert Clock().now_text() == "2026-11-29T20:00:00.000000Z"
+
+
 def test_no_two_rows_have_one_name_and_each_can_be_done() -> None:
     assert len({row.name for row in ROWS}) == len(ROWS)
     for row in ROWS:
