@@ -115,7 +115,7 @@ def run(stage: Stage, row: Row) -> Result:
         before = observer.identity(stage.bed, api)
         history.start()
         with Writers(stage.bed, folder) as writers:
-            getattr(faults_done, row.fault)(stage.bed, api, row)
+            result["figures"] = getattr(faults_done, row.fault)(stage.bed, api, row)
             done = time.monotonic()
             try:
                 observer.wait_for(
@@ -175,8 +175,10 @@ def table(results: list[Result]) -> str:
         if result["problem"]:
             lines.append(f"| {result['what']} | **{result['problem']}** | | | |")
         else:
+            more = ", ".join(f"{name} {value}" for name, value in (result.get("figures") or {}).items())
+            what = result["what"] + (f" ({more})" if more else "")
             lines.append(
-                f"| {result['what']} | {result['level']} | {result['seconds']:.0f} s | {result['lost']} of "
+                f"| {what} | {result['level']} | {result['seconds']:.0f} s | {result['lost']} of "
                 f"{result['writes']} | {result['stall']:.1f} s |"
             )
     return "\n".join(lines) + "\n"

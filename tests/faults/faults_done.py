@@ -9,8 +9,9 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import plays
 import pressure
@@ -19,14 +20,18 @@ from admin_api import AdminApi
 from bed import Bed, Server
 from held_step import FOLDER
 from layout import PROJECT_FOLDER
-from observer import etcd_healthy, label, runs_at, started_at, wait_for
-from rows import Row
+from observer import at_full_again, etcd_healthy, label, runs_at, started_at, wait_for
+from restarts import BETWEEN
+from rows import PRESSED_SECONDS, RACES, Row
 
 SERVICE = "k3s-regrade"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/k3s-regrade"
 SOMEBODY = "somebody/by-hand"
 HELD_STEP = Path(__file__).with_name("held_step.py")
+RACER = Path(__file__).with_name("racer.py")
 STEP_SECONDS = 300
+LEASES_SEEN_SECONDS = 15
+PRESSED_ON_SECONDS = 20
 CUT_SECONDS = 20
 HOURS = 5 * 3600
 SLOW_FILE = "/tmp/slow.sh"
@@ -232,11 +237,100 @@ def cordon(bed: Bed, api: AdminApi, row: Row) -> None:
     api.call("PATCH", node, {"spec": {"unschedulable": None}})
 
 
+def race(bed: Bed, api: AdminApi, row: Row) -> dict[str, Any]:
+    """Two servers are told the same step at the same instant: never do both, and whoever did goes back to full."""
+    racers = [Racer(server) for server in bed.servers[:2]]
+    overlapped = 0
+    won = dict.fromkeys((racer.name for racer in racers), 0)
+    try:
+        for racer in racers:
+            pressure.put(racer.server, BETWEEN)  # so that no watcher steps
+        time.sleep(LEASES_SEEN_SECONDS)
+        for number in range(1, RACES + 1):
+            at = time.time() + 0.3
+            for racer in racers:
+                racer.tell(row.to, at)
+            answers = [racer.answer() for racer in racers]
+            stepped = [racer for racer, answer in zip(racers, answers) if not answer["refused"]]
+            assert len(stepped) < 2, f"race {number}: both stepped"
+            overlapped += max(answer["began"] for answer in answers) < min(answer["ended"] for answer in answers)
+            for racer in stepped:
+                won[racer.name] += 1
+                racer.tell(row.start, 0)
+                back = racer.answer()["refused"]
+                assert not back, f"race {number}: {racer.name} did not go back: {back}"
+    finally:
+        for racer in racers:
+            racer.end()
+            pressure.put(racer.server, pressure.CALM)
+    assert overlapped >= RACES * 3 // 4, f"only {overlapped} of {RACES} races overlapped"
+    assert sum(won.values()) >= RACES * 3 // 4, f"too few were won: {won}"
+    return {"overlapped": overlapped, **{f"won by {name}": count for name, count in won.items()}}
+
+
+def press_all(bed: Bed, api: AdminApi, row: Row) -> dict[str, Any]:
+    """The same pressure on all three until one is at etcd-only, and none until it is back, again and again."""
+    cycles = dict.fromkeys((server.name for server in bed.servers), 0)
+    until = time.monotonic() + PRESSED_SECONDS
+    while time.monotonic() < until:
+        for server in bed.servers:
+            pressure.put(server, pressure.OVER)
+        stepped = wait_for("one is at etcd-only", partial(_at_etcd_only, bed, api), STEP_SECONDS)
+        time.sleep(PRESSED_ON_SECONDS)
+        below = [name for name in cycles if label(api, name) != "full"]
+        assert below == [stepped], f"below full are {', '.join(below)}"
+        scenario.calm(bed)
+        wait_for(f"{stepped} is at full", partial(at_full_again, api, stepped), STEP_SECONDS)
+        cycles[stepped] += 1
+    return {f"cycles of {name}": count for name, count in cycles.items()}
+
+
 # -- how
+
+
+class Racer:
+    """racer.py in one server's service container."""
+
+    def __init__(self, server: Server) -> None:
+        self.server, self.name = server, server.name
+        words = ["docker", "exec", "-i", SERVICE, "python3", "/tmp/racer/racer.py"]
+        put = "mkdir -p /tmp/racer && cat >/tmp/racer/racer.py"
+        server.docker("exec", "-i", SERVICE, "sh", "-c", put, input=RACER.read_text(encoding="utf-8"))
+        self._child = subprocess.Popen(
+            ["docker", "exec", "-i", server.host_container, *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def tell(self, level: str, at: float) -> None:
+        assert self._child.stdin is not None
+        self._child.stdin.write(f"{at} {level}\n")
+        self._child.stdin.flush()
+
+    def answer(self) -> dict[str, Any]:
+        assert self._child.stdout is not None
+        line = self._child.stdout.readline()
+        assert line, f"{self.name}'s racer has ended"
+        found = json.loads(line)
+        assert isinstance(found, dict)
+        return found
+
+    def end(self) -> None:
+        assert self._child.stdin is not None
+        self._child.stdin.close()
+        try:
+            self._child.wait(STEP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
 
 
 def _hand_lease_to(api: AdminApi, holder: str) -> None:
     api.call("PATCH", LEASE, {"spec": {"holderIdentity": holder}})
+
+
+def _at_etcd_only(bed: Bed, api: AdminApi) -> Optional[str]:
+    return next((server.name for server in bed.servers if label(api, server.name) == "etcd-only"), None)
 
 
 def _between(*others: Server) -> list[str]:

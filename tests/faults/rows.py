@@ -29,6 +29,9 @@ class Row:
     """Whether the fault itself takes the Lease from an open step."""
 
 
+RACES = 200
+PRESSED_SECONDS = 1800
+
 NAMES = [name for name, *_ in POINTS]
 WORDS = {name: words for name, words, *_ in POINTS}
 FORWARD = NAMES.index("effects-begun")
@@ -81,6 +84,11 @@ def _befallen(
 
 def _undone(name: str, what: str, fault: str, at: str, takes_lease: bool = False) -> Row:
     return _befallen(name, what, fault, at, True, takes_lease)
+
+
+def _together(name: str, what: str, fault: str) -> Row:
+    """No step of its own is held: several servers do what they do, and all are at full in the end."""
+    return Row(name, what, fault, NAMES[0], *FIRST, FIRST[0])
 
 
 def _done(name: str, what: str, fault: str, at: str) -> Row:
@@ -149,5 +157,11 @@ ROWS: tuple[Row, ...] = (
         "gate-passed",
         True,
         way=FIRST,
+    ),
+    _together("races", f"two servers are told to step at the same instant, {RACES} times", "race"),
+    _together(
+        "all-pressed",
+        f"all three are pressed at once, and let go, for {PRESSED_SECONDS // 60} minutes of cycles",
+        "press_all",
     ),
 )
