@@ -22,7 +22,7 @@ from held_step import FOLDER
 from layout import PROJECT_FOLDER
 from observer import at_full_again, etcd_healthy, label, runs_at, started_at, wait_for
 from restarts import BETWEEN
-from rows import PRESSED_SECONDS, RACES, Row
+from rows import FLIPS, PRESSED_SECONDS, RACES, SOAK_SECONDS, Row
 
 SERVICE = "k3s-regrade"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/k3s-regrade"
@@ -30,6 +30,7 @@ SOMEBODY = "somebody/by-hand"
 HELD_STEP = Path(__file__).with_name("held_step.py")
 RACER = Path(__file__).with_name("racer.py")
 STEP_SECONDS = 300
+NOTED = "cat /var/lib/regrade/last-step"
 LEASES_SEEN_SECONDS = 15
 PRESSED_ON_SECONDS = 20
 CUT_SECONDS = 20
@@ -237,6 +238,50 @@ def cordon(bed: Bed, api: AdminApi, row: Row) -> None:
     api.call("PATCH", node, {"spec": {"unschedulable": None}})
 
 
+def flip(bed: Bed, api: AdminApi, row: Row) -> dict[str, Any]:
+    """k3s is stopped and started as often, and its etcd is there again each time."""
+    server = bed.servers[0]
+    with _between_the_levels(server):
+        for number in range(1, FLIPS + 1):
+            for level in (row.to, row.start):
+                done = server.sh(f"regrade step to {level} --hold=keep --json", check=False, timeout=STEP_SECONDS)
+                assert done.returncode == 0, f"flip {number}, to {level}: {done.stderr.strip()}"
+                assert label(api, server.name) == level
+            wait_for(f"etcd is well after flip {number}", partial(etcd_healthy, server), 60)
+    return {"flips": FLIPS}
+
+
+def soak(bed: Bed, api: AdminApi, row: Row) -> dict[str, Any]:
+    """Nothing may end k3s there by itself."""
+    server = bed.servers[0]
+    before = started_at(server)
+    with _between_the_levels(server):
+        time.sleep(SOAK_SECONDS)
+        assert started_at(server) == before, "k3s was started anew"
+        assert label(api, server.name) == row.start and etcd_healthy(server)
+        scenario.step(server, row.to)
+    return {"restarts": 0}
+
+
+def soak_without_api(bed: Bed, api: AdminApi, row: Row) -> dict[str, Any]:
+    """k3s ends by itself after 15 minutes. It is back at its level, votes, and that is told and is no step."""
+    server = bed.servers[0]
+    before = started_at(server)
+    noted = server.sh(NOTED, check=False).stdout
+    server.sh("regrade release")  # of a held server the log alone tells
+    with _between_the_levels(server):
+        with _cut(server, *(f"OUTPUT -p tcp -d {peer.address} --dport 6443" for peer in bed.servers[1:])):
+            time.sleep(SOAK_SECONDS)
+        assert started_at(server) != before, "k3s was not started anew, though it reached no API"
+        wait_for("its etcd is well", partial(etcd_healthy, server), 60)
+        wait_for("it runs at etcd-only", lambda: runs_at(server) == row.start or None, 60)
+        told = partial(_events, api, server)
+        wait_for("that it was started anew is told", lambda: "RegradeStartedAnew" in told() or None, 120)
+        assert server.sh(NOTED, check=False).stdout == noted, "a step was noted"
+        scenario.step(server, row.to)
+    return {}
+
+
 def race(bed: Bed, api: AdminApi, row: Row) -> dict[str, Any]:
     """Two servers are told the same step at the same instant: never do both, and whoever did goes back to full."""
     racers = [Racer(server) for server in bed.servers[:2]]
@@ -286,6 +331,22 @@ def press_all(bed: Bed, api: AdminApi, row: Row) -> dict[str, Any]:
 
 
 # -- how
+
+
+@contextmanager
+def _between_the_levels(server: Server) -> Iterator[None]:
+    """Neither over nor calm, so that its watcher steps nowhere."""
+    pressure.put(server, BETWEEN)
+    try:
+        yield
+    finally:
+        pressure.put(server, pressure.CALM)
+
+
+def _events(api: AdminApi, server: Server) -> set[str]:
+    """The reasons of the Events on that server's Node."""
+    items = api.call("GET", "/api/v1/namespaces/default/events")["items"]
+    return {str(item["reason"]) for item in items if item["involvedObject"].get("name") == server.name}
 
 
 class Racer:

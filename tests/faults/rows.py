@@ -31,6 +31,8 @@ class Row:
 
 RACES = 200
 PRESSED_SECONDS = 1800
+FLIPS = 50
+SOAK_SECONDS = 1200
 
 NAMES = [name for name, *_ in POINTS]
 WORDS = {name: words for name, words, *_ in POINTS}
@@ -157,6 +159,30 @@ ROWS: tuple[Row, ...] = (
         "gate-passed",
         True,
         way=FIRST,
+    ),
+    Row(
+        "flips",
+        f"control-plane to etcd-only and back, {FLIPS} times",
+        "flip",
+        NAMES[0],
+        *DOWN,
+        level="control-plane",
+    ),
+    Row(
+        "soak",
+        f"{SOAK_SECONDS // 60} minutes at etcd-only with both peers' APIs there, then up",
+        "soak",
+        NAMES[0],
+        *UP,
+        level="control-plane",
+    ),
+    Row(
+        "soak-without-api",
+        f"{SOAK_SECONDS // 60} minutes at etcd-only with no API that it can reach, then up",
+        "soak_without_api",
+        NAMES[0],
+        *UP,
+        level="control-plane",
     ),
     _together("races", f"two servers are told to step at the same instant, {RACES} times", "race"),
     _together(
