@@ -25,10 +25,11 @@ esac
 """  # noqa: E501
 
 
-def run(folder: Path, guard: bool) -> Tuple[int, str]:
+def run(folder: Path, guard: bool, *words: str) -> Tuple[int, str]:
     return played.run(
         folder,
         {"hosts": "localhost", "gather_facts": False, "tasks": [played.tasks_of("regrade_objects")]},
+        *words,
         programs={"docker": DOCKER},
         github_runner_cluster_regrade_guard=guard,
         __github_runner_cluster_api_host="localhost",
@@ -50,3 +51,11 @@ def test_a_kubernetes_without_the_guards_is_told_before_anything_is_changed(tmp_
     assert "The cluster's Kubernetes does not know ValidatingAdmissionPolicy" in output
     assert "or leave the guard out with github_runner_cluster_regrade_guard: false" in output
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize("words", [(), ("--check",)], ids=["real", "rehearsed"])
+def test_a_rehearsal_takes_no_guard_off(tmp_path: Path, words: Tuple[str, ...]) -> None:
+    code, output = run(tmp_path, False, *words)
+    assert code == 0, output
+    (call,) = [call for call in (tmp_path / "calls").read_text().splitlines() if " delete " in call]
+    assert ("--dry-run=server" in call) == bool(words)
