@@ -12,7 +12,7 @@ from typing import Any
 import observer
 import pressure
 from admin_api import AdminApi
-from bed import Bed, Server
+from bed import Bed, Machine, Server
 from cycle_checks import assert_marked
 from observer import wait_for
 
@@ -20,7 +20,8 @@ from observer import wait_for
 # the headroom of either level above it.
 BETWEEN = pressure.Wanted(0, 200)
 RECORDS = {
-    # Each of the bed's servers lays k3s's configuration in another way, and so has its record in another place.
+    # Each of the bed's servers lays k3s's configuration in another way, and so has its record in another place; a
+    # machine has it where server1 has.
     "server1": "/etc/rancher/k3s/config.yaml.d/90-regrade.yaml",
     "server2": "/var/lib/rancher/k3s/config/config.yaml.d/90-regrade.yaml",
     "server3": "/var/lib/rancher/k3s/regrade/90-regrade.yaml",
@@ -45,12 +46,15 @@ def stop_and_start(server: Server) -> None:
 
 
 def kill(server: Server) -> None:
-    """As the kernel does it where memory is out: Docker knows of nobody who asked for it."""
+    """As the kernel does it where memory is out: Docker, or systemd, knows of nobody who asked for it."""
+    if isinstance(server, Machine):
+        server.systemctl("kill", "--signal=SIGKILL", "--kill-who=main", "k3s.service")
+        return
     server.sh("kill -9 $(docker inspect --format='{{.State.Pid}}' k3s)")
 
 
 def reboot(server: Server) -> None:
-    """The host's engine and all its containers end, and /run and /tmp are empty when it comes back."""
+    """The host's engine and all its containers end, or its systemd and all units; /run and /tmp are empty after it."""
     server.stop_host()
     server.start_host()
     new_boot_id(server)
@@ -110,7 +114,8 @@ def runs(level: str) -> str:
 
 def record(server: Server) -> str:
     """The level of the record, full without one."""
-    found = server.docker("exec", "k3s", "cat", RECORDS[server.name], check=False)
+    path = RECORDS["server1" if isinstance(server, Machine) else server.name]
+    found = server.k3s_file(path, check=False)
     first = found.stdout.splitlines()[0] if found.returncode == 0 else "# regrade-level: full"
     return first.partition(": ")[2]
 
@@ -120,15 +125,21 @@ class Gone:
 
     def __init__(self, api: AdminApi, server: Server) -> None:
         self.api, self.server = api, server
-        self.container, self.started = observer.started_at(server).split()
+        self.container, self.started = self._started()
         self.heartbeat = heartbeat(api, server)
+
+    def _started(self) -> tuple[str, str]:
+        which, _space, when = observer.started_at(self.server).partition(" ")
+        return which, when
 
     def is_back(self, level: str, recreated: bool = False) -> None:
         """It was started anew, in the same container unless it was made anew, and runs what that level runs."""
         server = self.server
 
         def anew() -> bool:
-            container, started = observer.started_at(server).split()
+            container, started = self._started()
+            if isinstance(server, Machine):  # whose id is of this start alone; 0 where it has not begun yet
+                return started not in ("0", self.started)
             return started != self.started and (container != self.container) == recreated
 
         wait_for(f"{server.name} was started anew", anew, COMES_BACK_SECONDS)

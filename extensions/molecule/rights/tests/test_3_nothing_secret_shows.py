@@ -3,15 +3,12 @@
 
 from __future__ import annotations
 
-import base64
-import re
-
 import pytest
 
 import plays
 from admin_api import AccountApi
 from bed import Bed, Server
-from layout import TOKEN
+from credentials import credentials, shown
 from removal import service_runs
 
 KUBECONFIG = "/srv/cluster/regrade/kube/config"
@@ -20,26 +17,7 @@ EVERYWHERE = "/srv /etc /usr/local /var/lib/regrade /var/log /tmp /run /root /ho
 
 @pytest.fixture(scope="module")
 def secrets(bed: Bed) -> dict[str, str]:
-    """Name -> what must not be seen: the services' tokens, the cluster's token, node passwords, every private key."""
-    found = {"the cluster's token": TOKEN}
-    for server in bed.servers:
-        token = AccountApi(bed, server).token
-        found[f"{server.name}'s token"] = token
-        found[f"{server.name}'s token, encoded"] = base64.b64encode(token.encode()).decode()
-        found[f"{server.name}'s node password"] = server.docker(
-            "exec", "k3s", "cat", "/etc/rancher/node/password"
-        ).stdout.strip()
-        keys = 'find /var/lib/rancher/k3s/server/tls -name \'*.key\' | while read -r f; do echo "== $f"; cat "$f"; done'
-        text = server.docker("exec", "k3s", "sh", "-c", keys).stdout
-        for name, key in re.findall(r"^== (\S+)\n-----BEGIN[^\n]*KEY-----\n(\S+)", text, re.M):
-            found[f"{server.name}'s {name}"] = key
-    assert sum(name.endswith(".key") for name in found) >= 3
-    assert all(len(text) >= 16 for text in found.values())
-    return found
-
-
-def shown(secrets: dict[str, str], text: str) -> list[str]:
-    return [name for name, secret in secrets.items() if secret in text]
+    return credentials(bed)
 
 
 def test_the_search_finds_what_is_there(server1: Server, secrets: dict[str, str]) -> None:

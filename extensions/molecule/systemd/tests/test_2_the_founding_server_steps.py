@@ -8,6 +8,7 @@ import plays
 import scenario
 from admin_api import AdminApi
 from bed import Bed, Machine
+from credentials import credentials, kubeconfig, shown
 from cycle_checks import assert_marked, cooldowns_kept, reaches_etcd_only, still_counts
 from history import History, levels_of
 from observer import wait_for
@@ -53,10 +54,17 @@ def test_etcd_serves_and_nothing_of_its_identity_changed(
     assert_marked(api.node("server1"))
 
 
-def test_the_roles_second_run_and_its_rehearsal_change_nothing(api: AdminApi) -> None:
-    for given in ((), ("--check", "--diff")):
+def test_the_roles_second_run_and_its_rehearsal_change_nothing_and_tell_no_secret(
+    machines: tuple[Machine, ...], bed: Bed, api: AdminApi
+) -> None:
+    secrets = credentials(bed)
+    assert shown(secrets, machines[0].sh(f"cat {kubeconfig(machines[0])}").stdout) == ["server1's token"]
+    for given in (("-vvv", "--diff"), ("--check", "--diff")):
         run = plays.playbook("enable", *given)
+        # Before the output is put into a message.
+        assert shown(secrets, run.output) == []
         assert run.code == 0, run.output
+        assert ("EXEC" in run.output) == ("-vvv" in given), "that verbose it was"
         assert {host: result.changed for host, result in run.hosts.items()} == dict.fromkeys(HOSTS, 0), (
             run.output
         )

@@ -1,17 +1,30 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A joined server is stepped by hand, on the host and by the module; and its k3s is killed at its lowest level."""
+"""A joined server is stepped by hand, on the host and by the module; at each level its k3s is killed and its host
+restarted, and it comes back at that level."""
 
 from __future__ import annotations
 
 import json
 
+import pytest
+
 import observer
 import plays
 import pressure
+import restarts
 import scenario
 from admin_api import AdminApi
 from bed import Bed, Machine
 from observer import wait_for
+
+WAYS = pytest.mark.parametrize("way", [restarts.kill, restarts.reboot])
+
+
+@WAYS
+def test_a_server_at_full_comes_back_at_full(
+    machines: tuple[Machine, ...], bed: Bed, api: AdminApi, way: restarts.Way
+) -> None:
+    restarts.away_and_back(bed, api, machines[1], "full", way, scenario.before()["identity"])
 
 
 def test_by_the_command_on_the_host(machines: tuple[Machine, ...], api: AdminApi) -> None:
@@ -56,6 +69,19 @@ def test_by_the_module(api: AdminApi) -> None:
             "server2"
         ]
         assert (verdict, result["level"]) == (expected, "full"), result
+    wait_for("nothing of the step is left", lambda: observer.at_full_again(api, "server2"), 60)
+
+
+@WAYS
+def test_a_server_at_control_plane_comes_back_at_control_plane(
+    machines: tuple[Machine, ...], bed: Bed, api: AdminApi, way: restarts.Way
+) -> None:
+    scenario.step(machines[1], "control-plane")  # the second time it is there
+    restarts.away_and_back(bed, api, machines[1], "control-plane", way, scenario.before()["identity"])
+
+
+def test_from_there_the_command_brings_it_to_full(machines: tuple[Machine, ...], api: AdminApi) -> None:
+    scenario.step(machines[1], "full")
     wait_for("nothing of the step is left", lambda: observer.at_full_again(api, "server2"), 60)
 
 
