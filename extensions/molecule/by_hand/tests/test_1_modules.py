@@ -83,8 +83,15 @@ def test_a_service_that_is_paused_is_told_and_one_that_is_stopped_is_done_withou
         server1.docker("unpause", "k3s-regrade")
     assert (result["kind"], "docker unpause" in str(result["msg"])) == ("service", True), result
     server1.docker("stop", "--time=40", "k3s-regrade", timeout=60)
-    try:
-        for wanted in ("control-plane", "full"):
-            assert by_hand.task("server1", f"level={wanted}")[0] == "CHANGED"
-    finally:
-        server1.docker("start", "k3s-regrade")
+    for wanted in ("control-plane", "full"):
+        assert by_hand.task("server1", f"level={wanted}")[0] == "CHANGED"
+
+
+def test_the_role_starts_a_service_that_was_stopped_and_nothing_else(server1: Server) -> None:
+    before = observer.started_at(server1, "k3s-regrade").split()[0]
+    run = plays.playbook("enable", "--limit=server1")
+    assert run.code == 0, run.output
+    assert {host: result.changed for host, result in run.hosts.items()} == {"server1": 1}, run.output
+    service = observer.started_at(server1, "k3s-regrade").split()[0]
+    assert service == before, "its container was made anew"
+    assert server1.docker("inspect", "--format={{.State.Running}}", "k3s-regrade").stdout.strip() == "true"
