@@ -418,7 +418,7 @@ class Checks:
         return GATE_AGE_SECONDS / process.host.rate + SLACK_SECONDS + paused
 
     def _despite(self, process: Process) -> Tuple[str, ...]:
-        """The peers without which a person has said yes to a restart: to that of the open step, whoever goes on with it."""
+        """The peers without which a person has said yes to the open step's restart, whoever goes on with it."""
         journal = _journal(process.host)
         return tuple(process.plan.despite if journal is None else journal.get("despite") or ())
 

@@ -255,7 +255,7 @@ def _signs_of_life(plan: Plan, name: str, patience: float) -> Steps[str]:
     seconds = max(FRESH_SECONDS, patience) + POLL_SECONDS
     while True:
         why = ""
-        asked = yield Now()  # what is read is of no earlier moment, however long this process is stopped before it looks
+        asked = yield Now()  # what is read is as old as this, however long this process is stopped before it looks
         try:
             renewals: Dict[str, str] = yield ReadRenewals()
             lease: Lease = yield ReadLease()
