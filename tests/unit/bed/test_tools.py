@@ -187,6 +187,8 @@ def test_make_test_runs_every_scenario() -> None:
     """Each folder that holds one, whoever made it; plain `molecule test` is `default`, and goes through `cycle`."""
     folders = {folder.name for folder in make.SCENARIOS.iterdir() if any(folder.glob("*.yml"))}
     assert set(make.tested_scenarios()) | {"cycle"} == folders
+    assert make.in_order(make.tested_scenarios())[0] == "default"
+    assert sorted(make.in_order(make.tested_scenarios())) == sorted(make.tested_scenarios())
     default = (make.SCENARIOS / "default" / "molecule.yml").read_text(encoding="utf-8")
     for part in ("converge.yml", "side_effect.yml", "tests"):
         assert f"../cycle/{part}" in default and (make.SCENARIOS / "cycle" / part).exists()
