@@ -210,19 +210,11 @@ def clock_back(bed: Bed, api: AdminApi, row: Row) -> None:
 
 
 def fill_disk(bed: Bed, api: AdminApi, row: Row) -> None:
-    with _small_disk(bed, api) as place, HeldStep(bed.servers[0], row) as step:
-        bed.servers[0].sh(f"dd if=/dev/zero of={place}/filling bs=1k || true")
-        step.go()
-        step.ends()
-        bed.servers[0].sh(f"rm {place}/filling")
+    _with_disk_spoilt(bed, api, row, "dd if=/dev/zero of=filling bs=1k || true", "rm filling")
 
 
 def read_only_disk(bed: Bed, api: AdminApi, row: Row) -> None:
-    with _small_disk(bed, api) as place, HeldStep(bed.servers[0], row) as step:
-        bed.servers[0].sh(f"mount -o remount,ro {place}")
-        step.go()
-        step.ends()
-        bed.servers[0].sh(f"mount -o remount,rw {place}")
+    _with_disk_spoilt(bed, api, row, "mount -o remount,ro $PWD", "mount -o remount,rw $PWD")
 
 
 def cordon(bed: Bed, api: AdminApi, row: Row) -> None:
@@ -455,6 +447,16 @@ def _clock_off(bed: Bed, row: Row, seconds: int) -> None:
     with HeldStep(bed.servers[0], row) as step:
         bed.servers[0].docker("exec", SERVICE, "sh", "-c", f"echo {seconds} >{FOLDER}/clock")
         step.go()
+
+
+def _with_disk_spoilt(bed: Bed, api: AdminApi, row: Row, spoil: str, mend: str) -> None:
+    """The step goes on after `spoil` was run in the folder of its record, which `mend` puts right when it has ended."""
+    server = bed.servers[0]
+    with _small_disk(bed, api) as place, HeldStep(server, row) as step:
+        server.sh(f"cd {place}; {spoil}")
+        step.go()
+        step.ends()
+        server.sh(f"cd {place}; {mend}")
 
 
 @contextmanager
