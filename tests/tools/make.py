@@ -30,13 +30,14 @@ from pathlib import Path
 from typing import Optional
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(1, str(ROOT / "tests" / "bed"))
+sys.path[1:1] = [str(ROOT / "tests" / "bed"), str(ROOT / "tests" / "integration" / "lib")]
 
 import checks  # noqa: E402
 import dotvenv  # noqa: E402
 import engine  # noqa: E402
 import lanes  # noqa: E402
 import parts  # noqa: E402
+from background import Background  # noqa: E402
 from bed import Bed  # noqa: E402
 from layout import BadSetting, Settings  # noqa: E402
 from parts import Failed, Part, last_time, say  # noqa: E402
@@ -350,19 +351,21 @@ def scenario(name: str, settings: Settings, echo: bool) -> Outcome:
 
 
 def end(report: Report, bed: Optional[Bed] = None) -> None:
-    """Whatever became of the target, its bed goes, unless it is to be kept."""
+    """Whatever became of the target, its bed goes and what writes down what befalls it, unless it is to be kept."""
     bed = bed or Bed()
     if keep():
         say(f"KEEP is set: {bed.settings.name} stays; `make bed-down` removes it")
         return
+    for notes in sorted((ROOT / "build").rglob("*.pid")):
+        Background(notes.with_suffix(".jsonl")).stop()
     outcome = timed("bed down", bed.down)
     if outcome.failed:
         report.add(outcome)
 
 
 def there() -> set[str]:
-    """Every container, network and volume of the engine, by kind and name."""
-    found = set()
+    """Every container, network and volume of the engine, by kind and name, and each recorder of these checks."""
+    found = {f"process {words}" for words in recorders()}
     for kind, command in (
         ("container", ["ps", "--all", "--format={{.Names}}"]),
         ("network", ["network", "ls", "--format={{.Name}}"]),
@@ -372,6 +375,17 @@ def there() -> set[str]:
         if listed.returncode:
             raise Failed(f"docker {command[0]} failed: {listed.stderr.strip()}")
         found |= {f"{kind} {name}" for name in listed.stdout.split()}
+    return found
+
+
+def recorders() -> set[str]:
+    """The command lines of programs of tests/integration that run; the scenarios begin them beside what they do."""
+    found = set()
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            words = file.read_bytes().decode(errors="replace").split("\0")
+            if any(word.startswith(str(ROOT / "tests" / "integration")) for word in words[1:2]):
+                found.add(" ".join(words).strip())
     return found
 
 

@@ -16,15 +16,16 @@ from scenario import FOLDER
 from writers import Writers
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", autouse=True)
 def history() -> Iterator[History]:
-    """The watch that the side effect began. It is ended with the last chapter, whatever became of it."""
+    """The watch that the side effect began. It is ended with the last chapter, also of a run that comes to none that
+    asks for it."""
     kept = History(FOLDER)
     yield kept
     kept.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", autouse=True)
 def writers() -> Iterator[Writers]:
     """The clients that the side effect began, which write through all three the whole time."""
     kept = Writers(Bed(), FOLDER)

@@ -111,9 +111,15 @@ def main(arguments: Optional[list[str]] = None) -> int:
     bed = Bed()
     api = AdminApi(bed)
     keep_before(bed, api)
-    History(FOLDER).start()
-    Writers(bed, FOLDER).start()
-    press(bed, api, next(server for server in bed.servers if server.name == name))
+    history, writers = History(FOLDER), Writers(bed, FOLDER)
+    try:
+        history.start()
+        writers.start()
+        press(bed, api, next(server for server in bed.servers if server.name == name))
+    except BaseException:  # else no chapter comes that ends them
+        writers.stop()
+        history.stop()
+        raise
     print(f"{name} has begun to step; the three see the same pressure now ({pressure.SOURCE})")
     return 0
 

@@ -210,3 +210,31 @@ def test_what_a_run_of_pytest_is_given_reaches_it(tmp_path: Path, monkeypatch: p
     folder.mkdir()
     (folder / "test_two.py").write_text("def test_one():\n    pass\n\n\ndef test_other():\n    pass\n")
     assert checks.pytest("chosen", folder, "-k", "one").passed == 1
+
+
+def test_what_records_is_ended_with_its_bed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where no chapter of a scenario came to end it."""
+    monkeypatch.setattr(make, "ROOT", tmp_path)
+    monkeypatch.delenv("KEEP", raising=False)
+    program = tmp_path / "tests" / "integration" / "record.py"
+    program.parent.mkdir(parents=True)
+    program.write_text("import time\ntime.sleep(60)\n", encoding="utf-8")
+    recorder = make.Background(tmp_path / "build" / "molecule" / "history.jsonl")
+    recorder.start([str(program), str(recorder.path)], begun=lambda: True)
+    (running,) = make.recorders()
+    assert str(program) in running
+
+    class Gone:
+        settings = make.Bed().settings
+
+        def down(self) -> None:
+            """It was never up."""
+
+    report = make.Report("make test")
+    try:
+        make.end(report, Gone())
+        assert make.recorders() == set()
+        assert not recorder.running()
+        assert report.outcomes == []
+    finally:
+        recorder.stop()
