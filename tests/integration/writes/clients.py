@@ -36,12 +36,12 @@ class Pace(NamedTuple):
     """Written to at any time."""
     length: int = 50
     """Values, after which a key is left for a new one."""
-    pause: float = 0.25
+    pause: float = 0.75
     """Seconds between two rounds of a client; a round is a read and an append."""
     timeout: float = 3
     """Seconds after which an answer is not waited for any more."""
     operations: int = 100_000
-    """After so many the clients end, and the judgement says so: some 30 MB, and 40 min through three servers."""
+    """After so many the clients end, and the judgement says so: some 30 MB, and almost two hours through three servers."""
 
 
 class Recorder:
