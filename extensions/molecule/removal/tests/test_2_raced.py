@@ -16,7 +16,7 @@ from admin_api import AdminApi
 from bed import Bed, Server
 from observer import wait_for
 
-RACES = int(os.environ.get("REGRADE_REMOVAL_RACES") or 2)
+RACES = int(os.environ.get("REGRADE_REMOVAL_RACES") or 1)
 # When memory gets short, from so many seconds before the play begins to so many after: a watcher steps some seconds
 # later, before the first look, between the two, or too late.
 FROM, UNTIL = -4.0, 8.0
