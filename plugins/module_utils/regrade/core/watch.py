@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 SETTLE = "settle"
 BLOCKED = "blocked"  # tell by an Event what the step is blocked by
 FIRST_SETTLE_SECONDS = 30.0
+OPEN_RETRY_SECONDS = 60.0  # between two tries to end an open step, which the other servers wait for
 NEVER = float("inf")
 BELOW = "below"  # remembered for a level that is not known, but was below full
 QUIET = ("hold", "pause", "dry-run", "level")  # a person's own doing, or decided anew at once: no Event
@@ -233,8 +234,12 @@ def _settled(
     watch: Watch, answer: dict[str, str], result: str, message: str, now: float, settings: Settings
 ) -> Watch:
     level, action = answer.get("level", ""), answer.get("action", "")
+    # Others wait for an open step, and after a recovery the marks are wrong until an API answers. Not so for what a
+    # switch left.
+    waited_for = watch.open and not watch.left and action != "left"
+    longest = OPEN_RETRY_SECONDS if waited_for else policy.LONGEST_RETRY_SECONDS
     later = (
-        min(policy.LONGEST_RETRY_SECONDS, watch.settle_wait * 2)
+        min(longest, watch.settle_wait * 2)
         if watch.settle_wait
         else FIRST_SETTLE_SECONDS
     )
