@@ -13,6 +13,8 @@ from bed import Bed, Server
 from observer import wait_for
 
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
+MARKS_SECONDS = 360
+"""Its watcher tries once a minute, and an API that has just begun to serve lets it wait."""
 WRITTEN = {"metadata": {"name": "before-the-peers-went"}, "data": {"value": "kept"}}
 
 
@@ -77,10 +79,14 @@ def own(identity: dict[str, dict[str, dict[str, object]]], name: str) -> str:
     return found
 
 
-def test_its_marks_follow_once_new_servers_have_joined(bed: Bed, api: AdminApi) -> None:
+def test_its_marks_follow_once_new_servers_have_joined(bed: Bed, api: AdminApi, server1: Server) -> None:
     assert observer.label(api, "server1") == "etcd-only"
     bed.up()
-    wait_for("its marks are those of full", lambda: observer.at_full_again(api, "server1"), 180)
+    try:
+        wait_for("its marks are those of full", lambda: observer.at_full_again(api, "server1"), MARKS_SECONDS)
+    except AssertionError as error:
+        said = server1.docker("logs", "--tail=20", "k3s-regrade", check=False)
+        raise AssertionError(f"{error}; its watcher said:\n{said.stdout}{said.stderr}") from None
     assert len(observer.members(bed)) == 3
     assert is_kept(api)
     for name in ("server2", "server3"):
