@@ -41,7 +41,7 @@ class Pace(NamedTuple):
     timeout: float = 3
     """Seconds after which an answer is not waited for any more."""
     operations: int = 100_000
-    """After so many the clients end, and the judgement says so: some 30 MB, and almost two hours through three servers."""
+    """After so many the clients end, and the judgement says so: some 30 MB, or almost two hours of three servers."""
 
 
 class Recorder:
