@@ -99,8 +99,7 @@ def _of_host(server: placement.Server, cluster: placement.Cluster) -> Iterator[s
 def placement_refusals(servers: List[Dict[str, Any]], cluster: Dict[str, Any]) -> List[str]:
     """Lines that forbid turning regrading on; an empty list allows it."""
     whole = placement.cluster(cluster)
-    lost = {one.host for one in whole.lost}
-    run = [placement.server(given) for given in servers if given["host"] not in lost]
+    run = placement.looked_at(servers, whole)
     lines = [f"{server.host}: {line}" for server in run for line in _of_host(server, whole)]
     lines += placement_cluster.lost(whole)
     if not whole.nodes:

@@ -58,8 +58,7 @@ from ansible_collections.exadev.k3s_regrade.plugins.plugin_utils import (
 def placement_warnings(servers: List[Dict[str, Any]], cluster: Dict[str, Any]) -> List[str]:
     """Lines of warning; an empty list where there is nothing to say."""
     whole = placement.cluster(cluster)
-    lost = {one.host for one in whole.lost}
-    run = [placement.server(given) for given in servers if given["host"] not in lost]
+    run = placement.looked_at(servers, whole)
     return [
         f"{server.host}: {line}"
         for server in run

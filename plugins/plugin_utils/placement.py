@@ -122,6 +122,12 @@ def cluster(given: Dict[str, Any]) -> Cluster:
     )
 
 
+def looked_at(servers: List[Dict[str, Any]], cluster: Cluster) -> List[Server]:
+    """The hosts to judge: of one that was lost, what is there may be of an earlier run."""
+    lost = {one.host for one in cluster.lost}
+    return [server(given) for given in servers if given["host"] not in lost]
+
+
 def short(said: str) -> str:
     """The last line that says something, as far as it is worth reading in the middle of a sentence."""
     lines = [" ".join(line.split()) for line in said.splitlines() if line.strip()]
