@@ -5,6 +5,7 @@ The tests share one cluster; each leaves it at full. Figures named "measured" ar
 
 from __future__ import annotations
 
+import datetime
 import json
 import time
 from collections.abc import Iterator
@@ -19,7 +20,6 @@ from bedcluster import (
     Cluster,
     Server,
     docker,
-    slowness,
     until,
 )
 
@@ -49,20 +49,25 @@ def timed(start: float) -> float:
     return time.monotonic() - start
 
 
-def test_etcd_only_and_back(cluster: Cluster, one: Server, two: Server) -> None:
-    """The flip: probes by level, what is taken down, what stays, member ids, and about the measured times.
+def ended(server: Server) -> float:
+    """When its process ended, by the engine's word: seconds of the wall clock."""
+    return datetime.datetime.fromisoformat(server.state()["FinishedAt"]).timestamp()
 
-    Measured: down in 2.2 s (probe) and 3.2 s (etcd); up in 8.6 s (probe), 14.1 s (Node Ready). Up to twice.
+
+def test_etcd_only_and_back(cluster: Cluster, one: Server, two: Server) -> None:
+    """The flip: probes by level, what is taken down, what stays, member ids.
+
+    Measured on a machine that did nothing else: down in 2.2 s (probe) and 3.2 s (etcd); up in 8.6 s (probe), 14.1 s
+    (Node Ready). The waits are about twice that, and the times are printed.
     """
     before, uid = ids(one), one.object("node", two.node)["metadata"]["uid"]
     password = two.exec("cat", "/etc/rancher/node/password")
     start = time.monotonic()
     two.level(ETCD_ONLY)
     stop_and_start = timed(start)
-    until(10, "apiserver disabled on 6443", lambda: two.serves("etcd-only"), every=0.05)
-    until(10, "etcd healthy", two.etcd_healthy, every=0.05)
+    until(6, "apiserver disabled on 6443", lambda: two.serves("etcd-only"), every=0.05)
+    until(6, "etcd healthy", two.etcd_healthy, every=0.05)
     down = timed(start)
-    assert down < 6.4 * slowness(), f"etcd-only after {down:.1f} s"
     assert two.probe("/ping") == (200, "pong")
     assert two.probe("/db/info")[0] == 403
     for port in (10250, 10248, 10257, 10259):
@@ -83,10 +88,9 @@ def test_etcd_only_and_back(cluster: Cluster, one: Server, two: Server) -> None:
 
     start = time.monotonic()
     two.level(None)
-    until(30, "401 on 6443", lambda: two.serves("full"), every=0.05)
+    until(18, "401 on 6443", lambda: two.serves("full"), every=0.05)
     up = timed(start)
-    assert up < 17.2 * slowness(), f"full after {up:.1f} s"
-    until(28 * slowness() - up, "Node Ready", lambda: cluster.ready(two))
+    until(18, "Node Ready", lambda: cluster.ready(two))
     assert ids(one) == before and one.object("node", two.node)["metadata"]["uid"] == uid
     assert two.exec("cat", "/etc/rancher/node/password") == password
     assert two.object("configmap", "written-while-down")
@@ -184,12 +188,10 @@ def test_a_configuration_file_elsewhere_moves_the_drop_ins_too(cluster: Cluster,
 
 
 def test_sigterm_ends_cleanly_and_sigkill_loses_nothing(cluster: Cluster, one: Server, two: Server) -> None:
-    """docker stop: 0.9 to 1.8 s, code 0 (up to twice here); after SIGKILL the same member comes back."""
+    """docker stop: it ends by itself, code 0 (measured: 0.9 to 1.8 s); after SIGKILL the same member comes back."""
     before = ids(one)
-    start = time.monotonic()
     docker("stop", two.container)
-    assert timed(start) < 3.6 * slowness()
-    assert two.state()["ExitCode"] == 0
+    assert two.state()["ExitCode"] == 0, "not killed by the engine at its 10 s"
     docker("start", two.container)
     until(30, "etcd healthy", two.etcd_healthy)
     docker("kill", two.container)
@@ -225,12 +227,13 @@ def test_one_etcd_only_and_one_full_still_take_writes_and_a_full_one_alone_exits
     lease = ("-n", "kube-system", "lease", "kube-scheduler")
     until(40, "leadership", lambda: one.object(*lease)["spec"]["holderIdentity"].startswith(one.node))
     docker("stop", three.container)
-    start = time.monotonic()
     assert "created" not in write_through(one, "alone", "3s")
     until(30, "the process ends", lambda: not one.state()["Running"])
     assert one.state()["ExitCode"] == 1
     assert "leaderelection lost" in one.logs()
-    assert 5 < timed(start) < 22
+    alone = ended(one) - ended(three)
+    assert alone > 5, "it goes on trying before it gives up"
+    print(f"\nalone for {alone:.1f} s")
     docker("start", one.container, two.container, three.container)
 
 
