@@ -35,6 +35,7 @@ from writers import Writers  # noqa: E402
 FOLDER = ROOT / "build" / "faults"
 RESULT = "result.json"
 STABLE_SECONDS = 300
+WORDS_KEPT = 2000
 JOURNAL = "/var/lib/regrade/journal.json"
 
 Result = dict[str, Any]
@@ -47,10 +48,14 @@ class Stage:
         self.bed = Bed()
         self.server: Server = self.bed.servers[0]
         self._up = False
+        self._failed = False
 
     def ready(self, level: str) -> AdminApi:
         """Everything is well and the server is at that level, whatever a row before has left. Raises where it cannot
         be."""
+        if self._failed:
+            self.bed.down()
+            self._up = self._failed = False
         if not self._up:
             self.bed.up()
             for server in self.bed.servers:
@@ -66,9 +71,16 @@ class Stage:
         return api
 
     def anew(self) -> None:
-        """A row has failed: the next one begins on servers that nothing was done to."""
-        self.bed.down()
-        self._up = False
+        """A row has failed: the next one begins on servers that nothing was done to. Where there is none, those it has
+        failed on stay for whoever looks at them, as far as KEEP lets them."""
+        self._failed = True
+
+    def keep_words(self, folder: Path) -> None:
+        """What each server's service and k3s said, for whoever looks at why a row has failed."""
+        for server in self.bed.servers:
+            for name in (faults_done.SERVICE, "k3s"):
+                said = server.docker("logs", "--timestamps", f"--tail={WORDS_KEPT}", name, check=False)
+                (folder / f"{server.name}-{name}.log").write_text(said.stdout + said.stderr, encoding="utf-8")
 
     def trouble(self, api: AdminApi, level: str) -> list[str]:
         """In what the servers are not what they are to be with ours at that level and no step open."""
@@ -144,6 +156,11 @@ def run(stage: Stage, row: Row) -> Result:
         result["problem"] = str(error) or type(error).__name__
     finally:
         history.stop()
+    if result["problem"]:
+        try:
+            stage.keep_words(folder)
+        except Failed as error:  # what went wrong first is what is told
+            print(f"what the servers said could not be kept: {error}", flush=True)
     result["whole_seconds"] = round(time.monotonic() - began, 1)
     (folder / RESULT).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return result
