@@ -35,6 +35,7 @@ NOTED = "cat /var/lib/regrade/last-step"
 LEASES_SEEN_SECONDS = 15
 PRESSED_ON_SECONDS = 20
 CUT_SECONDS = 20
+CUT_AT_RESTART_SECONDS = 60
 HOURS = 5 * 3600
 SLOW_FILE = "/tmp/slow.sh"
 
@@ -174,6 +175,14 @@ def cut_from_all(bed: Bed, api: AdminApi, row: Row) -> None:
         step.go()
         step.ends()
         time.sleep(CUT_SECONDS)
+
+
+def cut_at_restart(bed: Bed, api: AdminApi, row: Row) -> None:
+    """k3s is started anew where its etcd finds no quorum. A step goes on with that for as long as it takes, so that the
+    cut ends before it."""
+    with HeldStep(bed.servers[0], row) as step, _cut(bed.servers[0], *_between(*bed.servers[1:])):
+        step.go()
+        time.sleep(CUT_AT_RESTART_SECONDS)
 
 
 def cut_from_own_api(bed: Bed, api: AdminApi, row: Row) -> None:

@@ -132,7 +132,10 @@ ROWS: tuple[Row, ...] = (
     _undone("cut-from-one-peer", "the network to one peer is cut", "cut_from_one", "intent-shown"),
     _undone("cut-from-all-peers", "the network to both peers is cut", "cut_from_all", "intent-shown"),
     _done(
-        "cut-from-all-peers-at-restart", "the network to both peers is cut", "cut_from_all", "restart-noted"
+        "cut-from-all-peers-at-restart",
+        "the network to both peers is cut for a minute",
+        "cut_at_restart",
+        "restart-noted",
     ),
     _done("cut-from-its-api", "the network to its own API is cut", "cut_from_own_api", "intent-shown"),
     _done("host-restarted", "its host goes down, and comes back", "restart_host", "restart-noted"),
