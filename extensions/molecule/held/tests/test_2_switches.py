@@ -81,7 +81,7 @@ def test_info_tells_the_hold_and_how_it_ends() -> None:
 
 
 def test_the_roles_run_leaves_switches_and_levels_alone(api: AdminApi) -> None:
-    for more in (("--check", "--diff"), ("--limit=server1",)):
+    for more in (("--check", "--diff", "--limit=server2,server3"), ("--limit=server1",)):
         run = plays.playbook("enable", *more)
         assert run.code == 0, run.output
         assert all(result == (0, 0) for result in run.hosts.values()), run.output

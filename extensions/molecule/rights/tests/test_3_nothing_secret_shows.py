@@ -27,12 +27,12 @@ def test_the_search_finds_what_is_there(server1: Server, secrets: dict[str, str]
 def test_a_run_of_the_role_tells_none(bed: Bed, server1: Server, secrets: dict[str, str]) -> None:
     """One that changes: the guards are made again, and a kubeconfig."""
     server1.sh(f"echo '# changed' >>{KUBECONFIG}")
-    run = plays.playbook("enable", "-vvv", "--diff")
+    run = plays.playbook("enable", "-vvv", "--diff", "--limit=server1")
     assert run.code == 0, run.output
     assert run.hosts["server1"].changed >= 2, run.output
     assert "EXEC" in run.output, "that verbose it was"
     assert shown(secrets, run.output) == []
-    run = plays.playbook("disable", "-vvv", "--diff", "--check")
+    run = plays.playbook("disable", "-vvv", "--diff", "--check", "--limit=server1")
     assert run.code == 0, run.output
     assert shown(secrets, run.output) == []
     assert all(service_runs(server) for server in bed.servers)
