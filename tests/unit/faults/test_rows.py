@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -113,6 +114,27 @@ def test_the_table_shows_what_went_wrong() -> None:
         "| this | full | 4 s | 0 of 70 | 0.6 s |",
         "| that | **lost: k0: a** | | | |",
     ]
+
+
+class _Kept:
+    """A server of a bed that is there; what it answers to a step up."""
+
+    def __init__(self, code: int) -> None:
+        self.code, self.ran = code, ""
+
+    def sh(self, script: str, **_named: object) -> SimpleNamespace:
+        self.ran = script
+        return SimpleNamespace(returncode=self.code)
+
+
+@pytest.mark.parametrize("codes, goes", [((0, 0, 0), False), ((0, 1, 0), True)], ids=["at full", "stuck"])
+def test_a_bed_that_was_kept_is_brought_to_full_before_it_is_waited_for(codes: tuple[int, ...], goes: bool) -> None:
+    did: list[str] = []
+    stage = object.__new__(faults.Stage)
+    stage.bed = SimpleNamespace(servers=[_Kept(code) for code in codes], down=lambda: did.append("down"))
+    stage._begin_with_what_is_there()
+    assert did == (["down"] if goes else [])
+    assert all("regrade step to full" in server.ran for server in stage.bed.servers[: 2 if goes else 3])
 
 
 def test_marks_that_are_left_are_told() -> None:
