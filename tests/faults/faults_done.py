@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any, Optional
@@ -180,13 +181,17 @@ def cut_from_all(bed: Bed, api: AdminApi, row: Row) -> None:
 def cut_at_restart(bed: Bed, api: AdminApi, row: Row) -> None:
     """k3s is started anew where its etcd finds no quorum. A step goes on with that for as long as it takes, so that the
     cut ends before it."""
-    with HeldStep(bed.servers[0], row) as step, _cut(bed.servers[0], *_between(*bed.servers[1:])):
+    server = bed.servers[0]
+    with HeldStep(server, row) as step, _cut(server, *_between(*bed.servers[1:])):
         step.go()
         time.sleep(CUT_AT_RESTART_SECONDS)
+        assert not etcd_healthy(server), f"{server.name} is not cut off"
 
 
 def cut_from_own_api(bed: Bed, api: AdminApi, row: Row) -> None:
-    with HeldStep(bed.servers[0], row) as step, _cut(bed.servers[0], "INPUT ! -i lo -p tcp --dport 6443"):
+    server = bed.servers[0]
+    with HeldStep(server, row) as step, _cut(server, "INPUT ! -i lo -p tcp --dport 6443"):
+        assert not server.api_answers(), f"the API of {server.name} is not cut off"
         step.go()
         step.ends()
 
@@ -202,7 +207,9 @@ def restart_host(bed: Bed, api: AdminApi, row: Row) -> None:
 
 def slow_peer(bed: Bed, api: AdminApi, row: Row) -> None:
     """All that a peer's k3s runs is stopped (SIGSTOP) for two seconds of three until the step has ended."""
-    with HeldStep(bed.servers[0], row) as step, _slow(bed.servers[1]):
+    peer = bed.servers[1]
+    with HeldStep(bed.servers[0], row) as step, _slow(peer):
+        wait_for(f"{peer.name} answers nothing", lambda: not peer.api_answers(timeout=1), 20, pause=0.1)
         step.go()
         step.ends()
 
@@ -463,9 +470,14 @@ def _etcd(server: Server, path: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _clock_off(bed: Bed, row: Row, seconds: int) -> None:
-    with HeldStep(bed.servers[0], row) as step:
-        bed.servers[0].docker("exec", SERVICE, "sh", "-c", f"echo {seconds} >{FOLDER}/clock")
+    server = bed.servers[0]
+    with HeldStep(server, row) as step:
+        server.docker("exec", SERVICE, "sh", "-c", f"echo {seconds} >{FOLDER}/clock")
         step.go()
+    noted = dict(line.partition("=")[::2] for line in server.sh(NOTED).stdout.splitlines())
+    at = datetime.strptime(noted["at"], "%Y-%m-%dT%H:%M:%S.%f%z")
+    off = (at - datetime.now(timezone.utc)).total_seconds()
+    assert abs(off - seconds) < STEP_SECONDS, f"the step noted a time that is {off:.0f} s off, not {seconds}"
 
 
 def _with_disk_spoilt(bed: Bed, api: AdminApi, row: Row, spoil: str, mend: str) -> None:
