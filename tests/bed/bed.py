@@ -305,7 +305,7 @@ class Bed:
 
     def prepare(self) -> dict[str, str]:
         """Every image, built or pulled, as what it is for and its tag. Long parts run side by side."""
-        engine.packages("ca-certificates")
+        engine.packages("ca-certificates", "openssh-client")
         with concurrent.futures.ThreadPoolExecutor(max_workers=3) as pool:
             if self.settings.shape == SYSTEMD:
                 engine.ensure_engine()
@@ -341,8 +341,23 @@ class Bed:
                     self._make(made["host"], key)
                 part.now("hosts, what runs k3s on them, and k3s")
                 _each(self.servers, serve)
+                self._let_ansible_in()
                 part.now("waiting for three Ready Nodes")
                 self.wait_ready()
+
+    def _let_ansible_in(self) -> None:
+        """By ssh, as to any host. The key is this machine's; what ssh has to know lies beside it."""
+        folder = cache.folder("ssh")
+        key, public = folder / "key", folder / "key.pub"
+        with cache.lock("ssh-key"):
+            if not public.is_file():
+                key.unlink(missing_ok=True)
+                run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "bed", "-f", str(key)])
+            (folder / f"{self.settings.name}.conf").write_text(
+                layout.ssh_config(self.places, key), encoding="utf-8"
+            )
+        for server in self.servers:
+            server.sh("umask 77 && mkdir -p /root/.ssh && cat >/root/.ssh/authorized_keys", input=public.read_text())
 
     def _serving(self, made: Mapping[str, str]) -> Callable[[Server], None]:
         """What brings one host to a running k3s, from wherever it is."""

@@ -22,6 +22,7 @@ import engine
 from parts import Failed, Part, say
 
 HERE = Path(__file__).resolve().parent
+SSHD = HERE / "host" / "sshd.conf"  # of hosts and machines alike
 ROOT = HERE.parents[1]
 
 # The image people run. Whether this tag exists could not be checked where this was written (no registry was
@@ -228,12 +229,13 @@ def service(base: str, files: Path = SERVICE_FILES) -> str:
 
 def machine(k3s_image: str, base: str, requirements: Path = SERVICE_FILES / "requirements.txt") -> str:
     """The image of a machine that runs the stand-in as a unit, with the wheels of the role's requirements."""
-    image = f"{MACHINE}:{cache.key(k3s_image, base, HERE / 'machine', requirements)}"
+    image = f"{MACHINE}:{cache.key(k3s_image, base, HERE / 'machine', SSHD, requirements)}"
     with cache.lock("machine-image"):
         if not present(image):
             with tempfile.TemporaryDirectory(prefix="bed-machine-") as folder:
                 shutil.copytree(HERE / "machine", folder, dirs_exist_ok=True)
-                shutil.copy2(requirements, folder)
+                for file in (SSHD, requirements):
+                    shutil.copy2(file, folder)
                 _build("machine image", Path(folder), image, k3s_image, f"--build-arg=SERVICE_BASE={base}")
     return image
 

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Optional
 
 LABEL = "exadev.bed"
@@ -108,6 +109,25 @@ def places(settings: Settings) -> tuple[Place, ...]:
     """The three servers, at .11, .12 and .13 of the subnet."""
     first = ipaddress.IPv4Network(settings.subnet).network_address
     return tuple(Place(f"server{n}", str(first + 10 + n), f"{settings.name}-server{n}") for n in (1, 2, 3))
+
+
+def ssh_config(all_places: tuple[Place, ...], key: Path) -> str:
+    """What ssh has to know to reach the hosts by the names of their containers."""
+    hosts = [f"Host {place.host_container}\n  HostName {place.address}\n" for place in all_places]
+    options = {
+        "User": "root",
+        "IdentityFile": f'"{key}"',
+        "IdentitiesOnly": "yes",
+        # Made anew at the same addresses again and again.
+        "StrictHostKeyChecking": "no",
+        "UserKnownHostsFile": "/dev/null",
+        "LogLevel": "ERROR",
+        # A host that is gone is noticed, also by a connection that is kept for the next task.
+        "ConnectTimeout": "10",
+        "ServerAliveInterval": "3",
+        "ServerAliveCountMax": "2",
+    }
+    return "".join(hosts) + "Host *\n" + "".join(f"  {name} {value}\n" for name, value in options.items())
 
 
 def k3s_options(all_places: tuple[Place, ...], place: Place) -> dict[str, Any]:

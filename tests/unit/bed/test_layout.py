@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,13 @@ def test_three_servers_at_11_12_and_13() -> None:
         ("server2", "172.31.66.12", "regrade-bed-server2", "regrade-bed-server2-docker"),
         ("server3", "172.31.66.13", "regrade-bed-server3", "regrade-bed-server3-docker"),
     ]
+
+
+def test_ssh_reaches_each_host_by_its_containers_name() -> None:
+    config = layout.ssh_config(PLACES, Path("/a cache/key"))
+    assert config.startswith("Host regrade-bed-server1\n  HostName 172.31.66.11\nHost regrade-bed-server2\n")
+    everyone = config.partition("Host *\n")[2].splitlines()
+    assert '  IdentityFile "/a cache/key"' in everyone and "  User root" in everyone
 
 
 def test_settings_come_from_the_environment_and_empty_is_unset() -> None:

@@ -62,9 +62,14 @@ def fails(host: str, arguments: str = "", *more: str) -> dict[str, Any]:
     return result
 
 
-def test_who_may_not_use_docker_is_told_what_to_do() -> None:
-    nobody = '{"ansible_user": "nobody", "ansible_remote_tmp": "/tmp/ansible-nobody"}'
-    result = fails("server1", "", f"--extra-vars={nobody}")
+def test_who_may_not_use_docker_is_told_what_to_do(server1: Server) -> None:
+    server1.sh("useradd --create-home --password='*' somebody")
+    server1.sh("cp -r /root/.ssh ~somebody && chown -R somebody: ~somebody")
+    somebody = '{"ansible_user": "somebody", "ansible_remote_tmp": "~/.ansible/tmp"}'
+    try:
+        result = fails("server1", "", f"--extra-vars={somebody}")
+    finally:
+        server1.sh("userdel --remove --force somebody", check=False)
     assert result["kind"] == "permission"
     assert "needs become: true, or the user in the group docker" in str(result["msg"])
 
