@@ -5,6 +5,7 @@ is done. In what state it must end is for faults.py to say."""
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 import time
@@ -33,7 +34,11 @@ HELD_STEP = Path(__file__).with_name("held_step.py")
 RACER = Path(__file__).with_name("racer.py")
 STEP_SECONDS = 300
 NOTED = "cat /var/lib/regrade/last-step"
+KNOWN = "cat /var/lib/regrade/started.json"
+TOLD_SECONDS = 360
+"""A service that reached no API for long tries again after five minutes at most."""
 LEASES_SEEN_SECONDS = 15
+BETWEEN_SEEN_SECONDS = 5
 PRESSED_ON_SECONDS = 20
 CUT_SECONDS = 20
 CUT_AT_RESTART_SECONDS = 60
@@ -281,16 +286,19 @@ def soak_without_api(bed: Bed, api: AdminApi, row: Row) -> dict[str, Any]:
     """k3s ends by itself after 15 minutes. It is back at its level, votes, and that is told and is no step."""
     server = bed.servers[0]
     before = started_at(server)
-    noted = server.sh(NOTED, check=False).stdout
-    server.sh("regrade release")  # of a held server the log alone tells
+    noted = server.sh(NOTED).stdout
+    (step_id,) = re.findall(r"^id=(\w+)$", noted, re.M)
     with _between_the_levels(server):
+        time.sleep(BETWEEN_SEEN_SECONDS)  # calm for long, it would step up once it is free to
+        server.sh("regrade release")  # of a held server the log alone tells
+        wait_for("its service knows of the start that this step made", lambda: step_id in server.sh(KNOWN).stdout, 120)
         with _cut(server, *(f"OUTPUT -p tcp -d {peer.address} --dport 6443" for peer in bed.servers[1:])):
             time.sleep(SOAK_SECONDS)
         assert started_at(server) != before, "k3s was not started anew, though it reached no API"
         wait_for("its etcd is well", partial(etcd_healthy, server), 60)
         wait_for("it runs at etcd-only", lambda: runs_at(server) == row.start or None, 60)
         told = partial(_events, api, server)
-        wait_for("that it was started anew is told", lambda: "RegradeStartedAnew" in told() or None, 120)
+        wait_for("that it was started anew is told", lambda: "RegradeStartedAnew" in told() or None, TOLD_SECONDS)
         assert server.sh(NOTED, check=False).stdout == noted, "a step was noted"
         scenario.step(server, row.to)
     return {}
