@@ -158,3 +158,14 @@ def test_the_points_stand_on_the_page_in_the_same_words() -> None:
     page = (TESTS.parent / "docs" / "faults.md").read_text(encoding="utf-8")
     told = re.findall(r"^\| `([\w-]+)` \| ([^|]+) \|$", page, re.M)
     assert told == [(name, words) for name, words, *_ in held_step.POINTS]
+
+
+def test_each_row_stands_on_the_page_as_measured_or_as_not_run() -> None:
+    page = (TESTS.parent / "docs" / "faults.md").read_text(encoding="utf-8")
+    part = page.partition("\n## What was measured\n")[2]
+    measured = re.findall(r"^\| ([^|]+) \| ([\w-]+) \| \d+ s \|", part, re.M)
+    not_run = re.findall(r"^- `([\w-]+)`", part, re.M)
+    for row in ROWS:
+        told = [level for words, level in measured if words == row.what or words.startswith(f"{row.what} (")]
+        assert told == ([] if row.name in not_run else [row.level]), row.name
+    assert len(measured) + len(not_run) == len(ROWS)
