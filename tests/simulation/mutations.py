@@ -129,7 +129,7 @@ MUTANTS: Tuple[Mutant, ...] = (
         "lease.py",
         "        kind = OWN_NODE\n",
         "        kind = HELD\n",
-        ("converges",),
+        ("converges", "cycle"),
         "A server whose process died with the Lease waits for itself.",
     ),
     # -- conditional writes
@@ -400,13 +400,19 @@ MUTANTS: Tuple[Mutant, ...] = (
         ("converges", "cycle", "rule zero"),
         "What could not be ended at the first try is never ended.",
     ),
-    _one(
+    Mutant(
         "no second look after an undone step",
-        "watch.py",
-        '    if answer.get("undone") == "true" or (not answer and verb in (DOWN, UP)):',
-        '    if answer.get("undone") == "never":',
+        (
+            Edit(
+                "watch.py",
+                '    if answer.get("undone") == "true" or (not answer and verb in (DOWN, UP)):',
+                '    if answer.get("undone") == "never":',
+            ),
+            Edit("step.py", "    if opened.unsure and not began:\n", "    if not opened:\n"),
+        ),
         ("converges",),
-        "A write of the intent that comes late stays on the Node, and blocks every other server.",
+        "Neither the watcher nor the note on the disk has it looked for, so that a write of the intent that comes late "
+        "stays on the Node, and blocks every other server.",
     ),
     _one(
         "a failed step starts no cooldown",
