@@ -19,6 +19,7 @@ from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.ports i
 )
 
 from .cluster import ETCD_ONLY, FULL, LOOPING, RUNNING, STOPPED, Host
+from .scheduler import Killed
 
 if TYPE_CHECKING:
     from .process import Process
@@ -44,6 +45,10 @@ def recover(process: Process, _request: ask.Recover) -> Answers:
     process.checks.recovered(process)
     host.record, host.linked = FULL, True
     yield from process.wait(0.01, 0.2)
+    if host.recovery_ends:
+        process.history.count("fault: a recovery ends before its restart")
+        host.recovery_ends = False
+        raise Killed
     host.restart()
     yield from process.wait(0.5, 2.0)
 
@@ -57,7 +62,7 @@ def _apply(process: Process, request: ask.Apply) -> Answers:
         host.start()
         process.restart_began = True
     yield from _await_known(process, level)
-    running = host.at()
+    running = host.seen_at()
     if level != running and ETCD_ONLY in (level, running):
         yield from _restart_into(process, request, running)
     else:
@@ -73,7 +78,7 @@ def _await_known(process: Process, level: str) -> Answers:
     host = process.host
     end = host.boottime() + process.plan.settings.boot_timeout_seconds
     tried = False
-    while not host.at():
+    while not host.seen_at():
         if host.boottime() >= end:
             raise ApplyFailed("the running level did not become known", began=process.restart_began)
         if host.k3s == LOOPING and not tried and not process.restart_began:
@@ -106,6 +111,9 @@ def _restart_into(process: Process, request: ask.Apply, running: str) -> Answers
             process.history.count("fault: process stopped just before the restart")
             process.history.lose_a_peer(host)
             yield from process.stopped_for(process.random.uniform(12.0, 40.0))
+        elif process.faults.troubles and process.faults.at_a_mark():
+            process.history.on_ended_by_hand(host)
+            yield from process.stopped_for(process.random.uniform(15.0, 40.0))
         process.paused_at_gate = process.paused
         yield from process.drive(request.before_restart())
     except RegradeError:
@@ -144,6 +152,8 @@ def _put_back(process: Process, old: str) -> Answers:
 def _verify_boot(process: Process, request: ask.Apply, old: str) -> Answers:
     host, level = process.host, request.level
     end = host.boottime() + process.plan.settings.boot_timeout_seconds
+    if process.faults.troubles:
+        yield from _alone_with_its_step(process, level)
     while host.boottime() < end:
         yield from process.engine()
         if host.k3s == LOOPING:
@@ -155,13 +165,23 @@ def _verify_boot(process: Process, request: ask.Apply, old: str) -> Answers:
         if host.k3s == STOPPED:
             process.checks.started(process)
             host.start()
-        elif host.at() == level and host.up() and host.cluster.quorum():
+        elif host.seen_at() == level and host.up() and host.cluster.quorum():
             if level == ETCD_ONLY:
                 return
             yield from _await_ready(process, host, end)
             return
         yield from process.wait(1.0, POLL_SECONDS)
     raise ApplyFailed(f"{level} was not reached in time", began=True)
+
+
+def _alone_with_its_step(process: Process, level: str) -> Answers:
+    """At times nobody hears any more of a step once k3s is restarted."""
+    what = process.random.random()
+    if what < 0.25 and level == ETCD_ONLY:
+        process.history.on_cut_off(process.host)
+    elif what > 0.8:
+        process.history.on_silent(process.host)
+        yield from process.stopped_for(process.random.uniform(110.0, 170.0))
 
 
 def _await_ready(process: Process, host: Host, end: float) -> Answers:

@@ -65,6 +65,8 @@ class Host:
         self.incurable = False  # each boot at etcd-only ends in the trap
         self.loops_at = ""  # the level at which k3s ends again and again
         self.docker_down_until = 0.0
+        self.unseen_until = 0.0  # it is so busy that each look at the level comes to nothing
+        self.recovery_ends = False  # who recovers it dies between the record and the restart
         self.denied_until = 0.0  # a socket proxy denies the restart
         self.isolated_until = 0.0  # its network is gone
         # disk
@@ -138,6 +140,10 @@ class Host:
             return ""
         return CONTROL_PLANE if self.record == CONTROL_PLANE else FULL
 
+    def seen_at(self) -> str:
+        """The level as a process of ours sees it; "" where it cannot be told."""
+        return self.at() if self.unseen_until <= self.cluster.now else ""
+
     def _goes_away(self) -> None:
         """Before anything that takes k3s away: when it was last there."""
         if self.up():
@@ -186,7 +192,7 @@ class Host:
         self.asleep_until = min(self.asleep_until, self.cluster.now)
         self.slept = 0.0
         self._stall, self._stall_at = 0.0, self.cluster.now
-        self.full_disk_until = self.docker_down_until = self.isolated_until = 0.0
+        self.full_disk_until = self.docker_down_until = self.isolated_until = self.unseen_until = 0.0
         if self.k3s != STOPPED:
             self.start()
 

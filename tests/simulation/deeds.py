@@ -30,6 +30,7 @@ from .cluster import RUNNING, STOPPED, Host
 if TYPE_CHECKING:
     from .history import History
 
+UNSEEN_SECONDS = 400.0  # longer than the others need to come back, and a settling to look for the level
 KURED = "weave.works/kured-reboot-in-progress"
 
 
@@ -271,7 +272,10 @@ def restart_by_hand(history: History) -> bool:
 
 def recreated(history: History) -> bool:
     """The container is made anew and its link to the record is lost."""
-    host = _busiest(history)
+    return make_anew(history, _busiest(history))
+
+
+def make_anew(history: History, host: Host) -> bool:
     if not host.powered or host.k3s != RUNNING:
         return False
     if host.record != FULL:
@@ -561,7 +565,7 @@ AMBUSHES: Tuple[Callable[[History, Host], object], ...] = (
 def host_is_gone(history: History, host: Host) -> None:
     """For so long that a person forgets it."""
     if reboot_host(history, host, history.random.uniform(300.0, 900.0)):
-        history.scene(host, history.random.uniform(20.0, 60.0), history.forget)
+        history.scene(host, history.random.uniform(5.0, 40.0), history.forget)
 
 
 def others_are_gone(history: History, host: Host) -> None:
@@ -583,10 +587,49 @@ def a_peer_is_gone(history: History, host: Host) -> None:
         history.scene(host, history.random.uniform(5.0, 60.0), step_up)
 
 
+def recovery_is_cut_off(history: History, host: Host) -> None:
+    """The last one standing is so busy that the command of the person who recovers it dies between the record and the
+    restart, and that nothing tells the level for long: the others are back before it does."""
+
+    def recovers(alone: Host) -> None:
+        alone.recovery_ends = True
+        alone.unseen_until = history.now + UNSEEN_SECONDS
+        history.recover(alone)
+        history.scheduler.call(150.0, lambda: setattr(alone, "recovery_ends", False))  # it was refused
+
+    def begin(alone: Host) -> None:
+        if history.checks.known[alone.name].effects:
+            return
+        for other in history.cluster.hosts.values():
+            if other is not alone:
+                reboot_host(history, other, history.random.uniform(120.0, 180.0))
+        history.scheduler.call(5.0, lambda: recovers(alone))
+
+    if host.powered and host.running == ETCD_ONLY:
+        history.scene(host, 1.0, begin, UNSEEN_SECONDS + 50.0)
+
+
+def host_seems_gone(history: History, host: Host) -> None:
+    """At etcd-only its Node is NotReady: a person takes it for gone."""
+    if host.powered and host.running == ETCD_ONLY:
+        history.scene(host, history.random.uniform(1.0, 20.0), history.forget)
+
+
+def made_anew_while_still(history: History, host: Host) -> None:
+    """A person wants no automatic step on it meanwhile, and makes its container anew."""
+    key = history.random.choice((marks.HOLD, marks.PAUSE, marks.DRY_RUN))
+    if host.powered and host.running == ETCD_ONLY and history.switch(host, key, True):
+        history.scene(host, 5.0, lambda still: make_anew(history, still))
+        history.later_on(history.random.uniform(120.0, 300.0), lambda: history.switch(host, key, False))
+
+
 SCENES: Tuple[Callable[[History, Host], None], ...] = (
-    host_is_gone,
-    *(others_are_gone,) * 2,
-    *(a_peer_is_gone,) * 5,
+    *(host_is_gone,) * 2,
+    *(host_seems_gone,) * 2,
+    *(made_anew_while_still,) * 2,
+    *(others_are_gone,) * 3,
+    *(recovery_is_cut_off,) * 4,
+    *(a_peer_is_gone,) * 10,
 )
 
 

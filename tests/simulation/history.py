@@ -252,7 +252,9 @@ class History:
         process.run(walk.walk(process.plan, UP), ended)
         return True
 
-    def scene(self, host: Host, after: float, act: Callable[[Host], object]) -> None:
+    def scene(
+        self, host: Host, after: float, act: Callable[[Host], object], lasts: float = SCENE_SECONDS
+    ) -> None:
         """Somebody acts in a while, and the troubles last until it has come of it what may."""
         self._alone += 1
 
@@ -261,14 +263,20 @@ class History:
 
         def do() -> None:
             act(host)
-            self.scheduler.call(SCENE_SECONDS, over)
+            self.scheduler.call(lasts, over)
 
         self.scheduler.call(after, do)
 
     def step_begins(self, host: Host) -> None:
-        """Its intent is written: at times its host dies in the middle of what follows."""
-        if self.faults.troubles and self.random.random() < 0.05:
+        """Its intent is written: at times its host dies in the middle of what follows, or etcd gets another member."""
+        if not self.faults.troubles:
+            return
+        if self.random.random() < 0.05:
             self.scheduler.call(self.random.uniform(0.1, 20.0), lambda: self._dies_in_its_step(host))
+        intent = self.checks.open_step(host)
+        if intent and intent.target == ETCD_ONLY and self.random.random() < 0.1:
+            self.count("fault: a member added in the middle of a step")
+            deeds.odd_member(self)
 
     def _dies_in_its_step(self, host: Host) -> None:
         if self.faults.troubles and self.checks.open_step(host) is not None:
@@ -280,10 +288,18 @@ class History:
         self.count("fault: something done in the middle of a step")
         deed(self, host)
 
-    def down_by_hand(self, host: Host) -> None:
-        process = self.by_hand(host, hold=False)
+    def down_by_hand(self, host: Host, tries: int = 5) -> None:
+        """A person steps it down to etcd-only, and tries again where nothing came of it."""
+        process = None if host.processes else self.by_hand(host, hold=False)
         if process:
             process.run(walk.walk(process.plan, ETCD_ONLY), self.ended)
+
+        def again() -> None:
+            if self.faults.troubles and host.running != ETCD_ONLY:
+                self.down_by_hand(host, tries - 1)
+
+        if tries > 1:
+            self.scheduler.call(self.random.uniform(30.0, 90.0), again)
 
     def step_of_a_person(self, host: Host) -> None:
         process = self.by_hand(host, hold=False)
@@ -393,6 +409,38 @@ class History:
 
         self.scheduler.call(self.random.uniform(5.0, 12.0), clear)
 
+    def on_quicker(self, host: Host) -> None:
+        """Another server steps down wholly between what this one looked at first and the Lease that it takes."""
+        self.count("fault: another server steps just before the Lease is taken")
+        peer = self.random.choice([other for other in self.cluster.hosts.values() if other is not host])
+        rival = None if peer.processes else self.by_hand(peer, hold=False)
+        if rival:
+            rival.run(walk.walk(rival.plan, CONTROL_PLANE), self.ended)
+
+    def on_ended_by_hand(self, host: Host) -> None:
+        """A person takes a step for stuck, just before its restart, and takes its mark off."""
+        self.count("fault: a step ended by hand just before its restart")
+        self.scheduler.call(self.random.uniform(0.5, 3.0), lambda: deeds.take_intent_off(self, host))
+
+    def on_silent(self, host: Host) -> None:
+        """The process of a step gets no CPU for long once k3s is restarted, and renews no Lease: on another server a
+        person begins maintenance, which waits for it."""
+        self.count("fault: maintenance waits for a silent step")
+        others = [other for other in self.cluster.hosts.values() if other is not host]
+        process = self.by_hand(self.random.choice(others), wait=150.0, kind="people")
+        if process:
+            process.run(
+                people.with_lease(process.plan, ("apt", "upgrade")), self.did("maintenance under the Lease")
+            )
+
+    def on_cut_off(self, host: Host) -> None:
+        """A server that has just come to etcd-only reaches no API server for long: a person sees a step that does not
+        end and a Lease that is not renewed, and takes it for dead."""
+        self.count("fault: cut off at etcd-only in the middle of a step")
+        self.faults.cut_until[host.name] = self.now + self.random.uniform(240.0, 300.0)
+        for after in (20.0, 70.0):
+            self.scene(host, after, self.abandon)
+
     def on_left_stopped(self, host: Host) -> None:
         """A restart has left k3s stopped: at times a peer goes too, and no API can be reached."""
         others = [other for other in self.cluster.hosts.values() if other is not host and other.powered]
@@ -443,7 +491,7 @@ class History:
             if random.random() < 0.3:
                 deeds.some_pods(self, host)
         troubles = random.uniform(200.0, 1500.0)
-        if random.random() < 0.5:  # most of what can go wrong does so around a restart
+        if random.random() < 0.7:  # most of what can go wrong does so around a restart
             begins = random.choice(list(cluster.hosts.values()))
             self.scheduler.call(random.uniform(20.0, 100.0), lambda: self.down_by_hand(begins))
         choices, weights = zip(*deeds.DEEDS)
@@ -491,8 +539,9 @@ class History:
         """At times a whole story begins as a server goes below full."""
         if not self.faults.troubles or self._alone or level == FULL:
             return
-        if self.random.random() < (0.8 if level == ETCD_ONLY else 0.05):
-            scene, until = self.random.choice(deeds.SCENES), self.now + 240.0
+        if self.random.random() < (0.95 if level == ETCD_ONLY else 0.05):
+            scenes = deeds.SCENES if level == ETCD_ONLY else (deeds.host_is_gone,)
+            scene, until = self.random.choice(scenes), self.now + 240.0
 
             def begin() -> None:
                 if not self.faults.troubles or self.now > until:
@@ -518,7 +567,8 @@ class History:
             self.power_on(host)
             host.isolated_until = min(host.isolated_until, self.now)
             host.wake()
-            host.full_disk_until = host.docker_down_until = host.denied_until = 0.0
+            host.full_disk_until = host.docker_down_until = host.denied_until = host.unseen_until = 0.0
+            host.recovery_ends = False
             host.loops_at, host.incurable = "", False
             host.hung_until = min(host.hung_until, self.now)
             if host.k3s == LOOPING or (host.k3s == STOPPED and "journal" not in host.state):

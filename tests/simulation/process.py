@@ -14,6 +14,7 @@ from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core im
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import requests as ask
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core.model import (
     Eviction,
+    Lease,
     PeerAnswer,
     Pod,
 )
@@ -217,7 +218,7 @@ class Process:
 
     def _current_level(self, _request: ask.CurrentLevel) -> Answers:
         yield from self.engine()
-        level = self.host.at()
+        level = self.host.seen_at()
         if not level:
             raise LevelUnknown(f"k3s does not tell its level ({self.host.k3s})")
         return level
@@ -234,7 +235,7 @@ class Process:
 
     def _trapped(self, _request: ask.Trapped) -> Answers:
         yield from self.engine()
-        if not self.host.at():
+        if not self.host.seen_at():
             raise LevelUnknown("k3s does not answer")
         return self.host.trapped and self.host.running == ETCD_ONLY
 
@@ -248,7 +249,7 @@ class Process:
 
     def _started(self, _request: ask.Started) -> Answers:
         yield from self.engine()
-        if not self.host.at():
+        if not self.host.seen_at():
             raise LevelUnknown("k3s does not answer")
         return f"start {self.host.starts}"
 
@@ -317,7 +318,15 @@ class Process:
             self.checks.lease_written(self, before, after)
             return after
 
+        if self.faults.troubles and self._takes(request.lease) and self.faults.at_a_mark():
+            self.history.on_quicker(self.host)
+            yield from self.stopped_for(self.random.uniform(20.0, 60.0))
         return (yield from self.call("update leases", effect, write=True))
+
+    def _takes(self, wanted: Lease) -> bool:
+        """Whether that is the write by which a step takes the Lease, and nobody has it."""
+        found = self.cluster.lease
+        return self.kind == "step" and wanted.holder == self.plan.holder and found is not None and not found.holder
 
     def _read_nodes(self, _request: ask.ReadNodes) -> Answers:
         cluster = self.cluster

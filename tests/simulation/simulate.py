@@ -41,7 +41,10 @@ FAULTS = (
     *(f"deed: {deed.__name__.replace('_', ' ')}" for deed, _weight in deeds.DEEDS),
     *(f"fault: {name}" for name in (
         "403", "API slow", "Docker denies the restart", "Docker does not answer", "PodDisruptionBudget",
-        "certificate expired", "disk full", "hole in the samples", "large answers hang", "no API server answers",
+        "a member added in the middle of a step", "a recovery ends before its restart",
+        "a step ended by hand just before its restart", "another server steps just before the Lease is taken",
+        "certificate expired", "cut off at etcd-only in the middle of a step", "disk full", "hole in the samples",
+        "large answers hang", "maintenance waits for a silent step", "no API server answers",
         "own server and a peer down with the journal open", "peer slow", "pod never ends", "process killed",
         "process stopped for a while", "process stopped just before a mark", "reading unknown",
         "something done in the middle of a step", "the record's link is lost",
