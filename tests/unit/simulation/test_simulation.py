@@ -16,7 +16,7 @@ from ansible_collections.exadev.k3s_regrade.tests.simulation.scheduler import Sc
 
 # Reasons that no history is refused for, or not often enough to be asked for, and why.
 NOT_IN_HISTORIES = {
-    "open-step": "a watcher settles before it steps, so only a rare race finds a step open (1 in 1,000 histories)",
+    "open-step": "a watcher settles before it steps, so only a rare race finds a step open (8 in 1,000 histories)",
     "marks": "the same: settling has made them agree",
     "abandoned": "only where a person ends a step just before its restart (2 in 1,000)",
     "level-unknown": "an error of its own, no refusal",
