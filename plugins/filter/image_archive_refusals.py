@@ -65,6 +65,13 @@ def _held(manifest: Any) -> List[str]:
 
 def _refusal(archive: Dict[str, Any]) -> str:
     host, file, wanted = archive["host"], archive["file"], _named(archive["image"])
+    if not file.startswith("/"):
+        return (
+            "%s: github_runner_cluster_regrade_image_file is %r, which is no absolute path and would be looked for "
+            "where the collection is installed. Name the archive by its absolute path on the machine that Ansible runs "
+            "on."
+            % (host, file)
+        )
     if archive["error"]:
         why = "cannot be read (%s)" % " ".join(archive["error"].split())
     else:

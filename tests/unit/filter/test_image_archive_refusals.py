@@ -51,6 +51,12 @@ def test_anything_else_is_refused_in_one_line_that_says_what_to_do(read: dict[st
     assert told in line and "`docker save " in line and "\n" not in line
 
 
+def test_a_relative_path_is_refused_whatever_was_found_there() -> None:
+    for file in ("images/regrade.tar", "~/regrade.tar"):
+        (line,) = image_archive_refusals([archive("x:1", "x:1", file=file)])
+        assert repr(file) in line and "absolute path" in line
+
+
 def test_a_manifest_that_ansible_has_read_already_counts_as_well() -> None:
     read: dict[str, Any] = {**archive("x:1"), "manifest": [{"RepoTags": ["x:1"]}]}
     assert image_archive_refusals([read]) == []
@@ -74,6 +80,7 @@ TOLD = {
         error="tar: /srv/images/regrade.tar.gz: Cannot open: No such file or directory",
         **GIVEN,
     ),
+    "a relative path": archive("fleet/regrade:1", "fleet/regrade:1", host="pi-a", file="images/regrade.tar.gz"),
 }
 
 
