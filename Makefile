@@ -4,10 +4,10 @@
 PYTHON ?= python3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check molecule bed-up bed-down simulate simulate-mutants bench faults build clean
+.PHONY: help demo test check molecule bed-up bed-down simulate simulate-mutants bench pressure faults build clean
 
 help:
 	@$(PYTHON) tests/tools/make.py --help
 
-demo test check molecule bed-up bed-down simulate simulate-mutants bench faults build clean:
+demo test check molecule bed-up bed-down simulate simulate-mutants bench pressure faults build clean:
 	@$(PYTHON) tests/tools/make.py $@

@@ -7,6 +7,7 @@ Standard library only: it runs before there is a virtual environment. Settings, 
     SCENARIO=NAME        make molecule: only that scenario
     SEEDS=N, SEED=N      make simulate: how many histories, or the one to tell
     ROW=NAME[,NAME...]   make faults: only these rows
+    PRESSURE_LOAD=NAME[,NAME...]            make pressure: only these loads
     KEEP=1               (anything but empty or 0) leave what was brought up
     REGRADE_K3S_IMAGE    another k3s image
     REGRADE_BED_NAME, REGRADE_BED_SUBNET    another bed beside one that runs
@@ -154,6 +155,13 @@ def bench(report: Report) -> None:
     report.add(figured(report, "bench"))
 
 
+def pressure(report: Report) -> None:
+    """Real loads in a small machine; its Debian packages are fetched, and only QEMU is installed."""
+    dotvenv.ensure()
+    checks.link_types()
+    report.add(figured(report, "pressure"))
+
+
 def simulate(report: Report) -> None:
     """SEEDS histories from seed 0, or the one of SEED, told as it goes."""
     dotvenv.ensure()
@@ -197,6 +205,7 @@ TARGETS = {
     "simulate": (simulate, "the core in SEEDS simulated histories, or in the one of SEED"),
     "simulate-mutants": (simulate_mutants, "deliberate faults in copies of the core, each caught by the simulation"),
     "bench": (bench, "what the watcher weighs beside a shell loop and others, and what a step takes"),
+    "pressure": (pressure, "the watcher beside real loads in a small virtual machine, or PRESSURE_LOAD=name"),
     "faults": (faults, "what befalls a step on three servers, row by row, or the ones of ROW"),
     "build": (build, "the collection's archive at build/*.tar.gz"),
     "clean": (clean, "remove what these commands made in the checkout"),

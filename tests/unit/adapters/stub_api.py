@@ -60,7 +60,7 @@ class Authority:
         return builder.sign(self.key, hashes.SHA256())
 
     def pem(self) -> str:
-        return self.certificate.public_bytes(serialization.Encoding.PEM).decode()
+        return str(self.certificate.public_bytes(serialization.Encoding.PEM), "ascii")
 
     def server(
         self, folder: Path, address: str = "127.0.0.1", start: Any = NOW - DAY, end: Any = NOW + DAY

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Real memory pressure (`make pressure`): the real watcher beside real loads, most of them in a small virtual machine.
+
+Prints a table, and leaves in build/pressure/ each run's curve (`NAME.told`), `curves.svg`, `loads.json`, and for the
+summary figures.json. Fails where a step is decided on for a load that must not cause one, or none for a load that must,
+or where a kernel without PSI is not told at once. What is run stands in loads.py, what is judged in curve.py.
+
+    PRESSURE_LOAD=NAME[,NAME...]   only these loads
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import os
+import platform
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "build" / "types"), str(ROOT / "tests" / "bed")]
+
+from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import settings  # noqa: E402
+
+import container  # noqa: E402
+import curve  # noqa: E402
+import parts  # noqa: E402
+import plot  # noqa: E402
+from loads import LOADS, NO_STEP, SEEN, STEP, TOLD  # noqa: E402
+from machine import BYTES, MEMORY_MIB, READS_AND_WRITES, Machine  # noqa: E402
+from parts import Failed, Part, say  # noqa: E402
+
+FOLDER = ROOT / "build" / "pressure"
+AT_ONCE = 3
+HERE = "this-machine"
+TITLES = {HERE: "container at its limit, on this machine", **{name: load.title for name, load in LOADS.items()}}
+EXPECTED = {HERE: NO_STEP, **{name: load.expected for name, load in LOADS.items()}}
+
+
+def chosen() -> list[str]:
+    """The loads to run, longest first. Raises Failed."""
+    names = [name.strip() for name in os.environ.get("PRESSURE_LOAD", "").split(",") if name.strip()]
+    unknown = [name for name in names if name not in EXPECTED]
+    if unknown:
+        raise Failed(f"PRESSURE_LOAD names {', '.join(unknown)}: the loads are {', '.join(EXPECTED)}")
+    seconds = {HERE: container.SECONDS, **{name: load.seconds for name, load in LOADS.items()}}
+    return sorted(names or EXPECTED, key=lambda name: -seconds[name])
+
+
+def run_all(names: list[str], machine: Machine) -> list[str]:
+    """Three at a time: they mostly wait. What went wrong, a line each."""
+    found: list[str] = []
+
+    def one(name: str) -> None:
+        with Part(f"pressure {name}") as part:
+            if name == HERE:
+                container.run(machine.root(), FOLDER / f"{name}.told", part)
+            else:
+                machine.boot(name, LOADS[name], part)
+
+    with concurrent.futures.ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
+        waiting = {pool.submit(one, name): name for name in names}
+        try:
+            for done in concurrent.futures.as_completed(waiting):
+                try:
+                    done.result()
+                except Failed as error:
+                    found.append(f"{waiting[done]}: {error}")
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            parts.end_commands()  # else they would be waited for
+            raise
+    return found
+
+
+def line(name: str, seen: curve.Figures) -> str:
+    def text(value: object, unit: str = "") -> str:
+        return "-" if value is None or value == "" else f"{value}{unit}"
+
+    return (
+        f"{name:<13} peak {text(seen.peak_some, ' %'):>7}  least available {text(seen.least_available, ' %'):>7}  "
+        f"over at {text(seen.first_over, ' s'):>8}  decided at {text(seen.decided, ' s'):>8}  "
+        f"by {text(seen.decided_on)}  killed at {text(seen.killed, ' s')}  etcd-only at {text(seen.etcd_only, ' s')}"
+    )
+
+
+def curve_of(name: str, told: curve.Told) -> plot.Curve:
+    """One point every five seconds, from just before the load."""
+    began = curve.event(told, "load begins") or 0.0
+    end = curve.event(told, "ends") or float("inf")
+    some = [(at - began, share) for at, share in curve.pressure(told.samples, curve.WINDOW_SECONDS) if at <= end]
+    memory = [(one.at - began, 100 * one.available / one.total) for one in told.samples if one.at <= end]
+    return plot.Curve(
+        TITLES[name],
+        [point for point in some if point[0] >= -10][::5],
+        [point for point in memory if point[0] >= -10][::5],
+        curve.figures(told).decided,
+        EXPECTED[name] in (STEP, SEEN),
+    )
+
+
+def main() -> int:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for old in (*FOLDER.glob("*.told"), *FOLDER.glob("*.console"), *FOLDER.glob("*.json")):
+        old.unlink()
+    problems: list[str] = []
+    names: list[str] = []
+    machine = Machine(FOLDER)
+    why_not = container.why_not()
+    try:
+        names = chosen()
+        if HERE in names and why_not is not None:
+            say(f"{TITLES[HERE]}: left out, as {why_not}")
+            names.remove(HERE)
+        machine.prepare()
+        problems += run_all(names, machine)
+    except Failed as error:
+        problems.append(str(error))
+    finally:
+        machine.clean()
+    defaults = settings.load("", {"NODE_NAME": "any"})
+    loads: dict[str, dict[str, object]] = {}
+    curves = []
+    for name in [name for name in EXPECTED if name in names]:
+        path = FOLDER / f"{name}.told"
+        told = curve.parse(path.read_text(encoding="utf-8", errors="replace") if path.is_file() else "")
+        problems += curve.problems(name, told, EXPECTED[name])
+        if EXPECTED[name] == TOLD:
+            loads[name] = {"results": told.results}
+            continue
+        seen = curve.figures(told)
+        loads[name] = {"title": TITLES[name], "expected": EXPECTED[name], **seen._asdict()}
+        curves.append(curve_of(name, told))
+        say(line(name, seen))
+    source = (
+        f"QEMU in software, {MEMORY_MIB} MiB, Linux {machine.kernel}; one card of {READS_AND_WRITES} reads or writes a "
+        f"second, {BYTES >> 20} MiB/s"
+    )
+    floor = defaults.memavailable_floor.share or 0.0
+    (FOLDER / "curves.svg").write_text(
+        plot.draw(curves, source, 100 * defaults.pressure_threshold, 100 * floor), encoding="utf-8"
+    )
+    (FOLDER / "loads.json").write_text(json.dumps(loads, indent=2) + "\n", encoding="utf-8")
+    short = {
+        "kernel": machine.kernel,
+        "host_kernel": platform.release(),
+        "on_this_machine": "run" if HERE in names else why_not or "not chosen",
+        "decided_after": {name: load.get("over_to_decision") for name, load in loads.items() if "results" not in load},
+        "problem": "; ".join(problems),
+    }
+    (FOLDER / "figures.json").write_text(json.dumps(short, indent=2) + "\n", encoding="utf-8")
+    for problem in problems:
+        say(f"not as expected: {problem}")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
