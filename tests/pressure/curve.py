@@ -100,6 +100,10 @@ def pressure(samples: Sequence[Sample], window: float) -> list[tuple[float, floa
     return found
 
 
+def until(samples: Sequence[Sample], end: float) -> list[Sample]:
+    return [sample for sample in samples if sample.at <= end]
+
+
 def event(told: Told, begins: str) -> Optional[float]:
     return next((at for at, words in told.events if words.startswith(begins)), None)
 

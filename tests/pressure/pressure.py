@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Real memory pressure (`make pressure`): the real watcher beside real loads, most of them in a small virtual machine.
 
-Prints a table, and leaves in build/pressure/ each run's curve (`NAME.told`), `curves.svg`, `loads.json`, and for the
-summary figures.json. Fails where a step is decided on for a load that must not cause one, or none for a load that must,
-or where a kernel without PSI is not told at once. What is run stands in loads.py, what is judged in curve.py.
+Prints a table, and leaves in build/pressure/ each run's curve (`NAME.told`), `curves.svg`, `loads.json`, what other
+settings would have done on the same curves (`replayed.json`), and for the summary figures.json. Fails where a step is
+decided on for a load that must not cause one, or none for a load that must, or where a kernel without PSI is not told
+at once. What is run stands in loads.py, what is judged in curve.py.
 
     PRESSURE_LOAD=NAME[,NAME...]   only these loads
 """
@@ -26,6 +27,7 @@ import container  # noqa: E402
 import curve  # noqa: E402
 import parts  # noqa: E402
 import plot  # noqa: E402
+import replay  # noqa: E402
 from loads import LOADS, NO_STEP, SEEN, STEP, TOLD  # noqa: E402
 from machine import BYTES, MEMORY_MIB, READS_AND_WRITES, Machine  # noqa: E402
 from parts import Failed, Part, say  # noqa: E402
@@ -99,8 +101,8 @@ def curve_of(name: str, told: curve.Told) -> plot.Curve:
     )
 
 
-def main() -> int:
-    FOLDER.mkdir(parents=True, exist_ok=True)
+def measure() -> tuple[list[str], list[str], str]:
+    """(what went wrong, the loads that were run, the machine's kernel)."""
     for old in (*FOLDER.glob("*.told"), *FOLDER.glob("*.console"), *FOLDER.glob("*.json")):
         old.unlink()
     problems: list[str] = []
@@ -118,9 +120,15 @@ def main() -> int:
         problems.append(str(error))
     finally:
         machine.clean()
+    return problems, names, machine.kernel
+
+
+def judge(names: list[str], kernel: str) -> tuple[list[str], dict[str, dict[str, object]]]:
+    """(what is not as it has to be, the figures of each load); draws the curves, prints the tables."""
+    problems: list[str] = []
     defaults = settings.load("", {"NODE_NAME": "any"})
     loads: dict[str, dict[str, object]] = {}
-    curves = []
+    curves, runs = [], {}
     for name in [name for name in EXPECTED if name in names]:
         path = FOLDER / f"{name}.told"
         told = curve.parse(path.read_text(encoding="utf-8", errors="replace") if path.is_file() else "")
@@ -131,20 +139,33 @@ def main() -> int:
         seen = curve.figures(told)
         loads[name] = {"title": TITLES[name], "expected": EXPECTED[name], **seen._asdict()}
         curves.append(curve_of(name, told))
+        runs[name] = told
         say(line(name, seen))
     source = (
-        f"QEMU in software, {MEMORY_MIB} MiB, Linux {machine.kernel}; one card of {READS_AND_WRITES} reads or writes a "
-        f"second, {BYTES >> 20} MiB/s"
+        f"QEMU in software, {MEMORY_MIB} MiB, Linux {kernel}; one card of {READS_AND_WRITES} reads or writes a second, "
+        f"{BYTES >> 20} MiB/s"
     )
     floor = defaults.memavailable_floor.share or 0.0
-    (FOLDER / "curves.svg").write_text(
-        plot.draw(curves, source, 100 * defaults.pressure_threshold, 100 * floor), encoding="utf-8"
-    )
-    (FOLDER / "loads.json").write_text(json.dumps(loads, indent=2) + "\n", encoding="utf-8")
+    drawn = plot.draw(curves, source, 100 * defaults.pressure_threshold, 100 * floor)
+    (FOLDER / "curves.svg").write_text(drawn, encoding="utf-8")
+    others = replay.table(runs)
+    say("When other settings would have decided on the same curves, in seconds since the load began:")
+    for text in replay.lines(others):
+        say(f"  {text}")
+    for name, found in (("replayed", others), ("loads", loads)):
+        (FOLDER / f"{name}.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    return problems, loads
+
+
+def main() -> int:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    problems, names, kernel = measure()
+    more, loads = judge(names, kernel)
+    problems += more
     short = {
-        "kernel": machine.kernel,
+        "kernel": kernel,
         "host_kernel": platform.release(),
-        "on_this_machine": "run" if HERE in names else why_not or "not chosen",
+        "on_this_machine": "run" if HERE in names else container.why_not() or "not run",
         "decided_after": {name: load.get("over_to_decision") for name, load in loads.items() if "results" not in load},
         "problem": "; ".join(problems),
     }

@@ -16,6 +16,7 @@ if str(TESTS / "pressure") not in sys.path:
 
 import curve  # noqa: E402
 import plot  # noqa: E402
+import replay  # noqa: E402
 from loads import LOADS, NO_STEP, SEEN, STEP, TOLD  # noqa: E402
 
 TOTAL = 1_000_000
@@ -146,3 +147,21 @@ def test_the_curves_are_drawn_as_xml_with_a_dot_where_a_step_was_decided_on() ->
     shapes = [element.tag.rpartition("}")[2] for element in ElementTree.fromstring(drawn).iter()]
     assert shapes.count("circle") == 2
     assert "calm &lt;one&gt;" in drawn
+
+
+def test_other_settings_are_tried_on_the_same_samples() -> None:
+    """Memory falls by 2 MiB a second from 488 of 976 MiB at 20 s: under the floor of 8 % after 205 s."""
+    falling = told(seconds=400)
+    assert replay.replay(falling, {}) == replay.Answer(270.0, 380.0)
+    assert replay.replay(falling, {"SUSTAIN_DOWN_SECONDS": "30"}).decided == 240.0
+    assert replay.replay(told(seconds=230), {}) == replay.Answer(None, 210.0)
+    stalled = told(seconds=400, stall=0.25)
+    assert replay.replay(stalled, {}).decided == 110.0  # 20 % of a window after 48 s, and 60 s of it
+    assert replay.replay(stalled, {"PRESSURE_THRESHOLD": "30%"}).decided == 270.0
+    assert replay.replay(told("L 60.00 down: done: pi1 stepped", seconds=400), {}) == replay.Answer(None, 40.0)
+
+
+def test_every_variant_can_be_set() -> None:
+    rows = replay.table({"falling": told(seconds=400)})
+    assert [row["settings"] for row in rows] == list(replay.VARIANTS)
+    assert replay.lines(rows)[0] == "defaults: falling 270 s"
