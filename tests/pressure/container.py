@@ -8,7 +8,6 @@ engine answers this is left out, and said.
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import sys
 import tempfile
@@ -27,11 +26,13 @@ import engine  # noqa: E402
 from machine import GUEST  # noqa: E402
 from parts import Failed, Part  # noqa: E402
 
-NAME = f"exadev-k3s-regrade-pressure-{os.getpid()}"
+NAME = "exadev-k3s-regrade-pressure"
 PSI = Path("/proc/pressure/memory")
 LIMIT, FILE_MIB, READERS = "48m", 400, 3
 SECONDS = 150
 BASELINE_SECONDS = 15
+LONGEST_SECONDS = 300  # the container ends by itself, also where what began it was killed
+STOP = threading.Event()  # set: end at once
 
 Tell = Callable[[str, float, str], None]
 
@@ -103,7 +104,8 @@ def _sampled(seconds: float, tell: Tell) -> None:
             "S", time.monotonic(),
             f"{some} {full} {found['MemAvailable']} {found['MemTotal']} {found['MemFree']} {swapped} 0",
         )  # fmt: skip
-        time.sleep(1)
+        if STOP.wait(1):
+            raise Failed("interrupted")
 
 
 def _until(holds: Callable[[], bool], seconds: float) -> None:
@@ -132,9 +134,11 @@ def _image(root: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _container(image: str) -> Iterator[None]:
+    _docker("rm", "--force", NAME)  # of a run that was killed
     started = _docker(
         "run", "--detach", "--rm", f"--name={NAME}", f"--memory={LIMIT}", f"--memory-swap={LIMIT}", "--network=none",
         f"--volume={GUEST / 'load.py'}:/load.py:ro", image,
+        "/bin/busybox", "timeout", str(LONGEST_SECONDS),
         "/usr/bin/python3", "-S", "/load.py", "limited", "/scratch", str(FILE_MIB), str(READERS),
     )  # fmt: skip
     try:

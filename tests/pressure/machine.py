@@ -95,6 +95,7 @@ class Machine:
         _sparse(swap, 1024)
         fixed = (self._base / "root.img", folder / "core.img", folder / "data.img")
         words = [
+            "setpriv", "--pdeathsig=TERM",  # it ends with this process, however that ends
             "qemu-system-x86_64", "-accel", "tcg", "-m", str(MEMORY_MIB), "-smp", "1", "-nodefaults",
             "-display", "none", "-no-reboot", "-no-user-config",
             "-kernel", str(self._base / "vmlinuz"), "-initrd", str(folder / "initramfs.cpio"),

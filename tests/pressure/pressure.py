@@ -15,6 +15,7 @@ import concurrent.futures
 import json
 import os
 import platform
+import signal
 import sys
 from pathlib import Path
 
@@ -34,6 +35,7 @@ from parts import Failed, Part, say  # noqa: E402
 
 FOLDER = ROOT / "build" / "pressure"
 AT_ONCE = 3
+ENDERS = (signal.SIGTERM, signal.SIGINT)
 HERE = "this-machine"
 TITLES = {HERE: "container at its limit, on this machine", **{name: load.title for name, load in LOADS.items()}}
 EXPECTED = {HERE: NO_STEP, **{name: load.expected for name, load in LOADS.items()}}
@@ -70,6 +72,7 @@ def run_all(names: list[str], machine: Machine) -> list[str]:
                     found.append(f"{waiting[done]}: {error}")
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            container.STOP.set()
             parts.end_commands()  # else they would be waited for
             raise
     return found
@@ -157,7 +160,15 @@ def judge(names: list[str], kernel: str) -> tuple[list[str], dict[str, dict[str,
     return problems, loads
 
 
+def _ended(number: int, frame: object) -> None:
+    for one in ENDERS:  # once: the second would cut off the taking down that the first began
+        signal.signal(one, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
 def main() -> int:
+    for one in ENDERS:
+        signal.signal(one, _ended)
     FOLDER.mkdir(parents=True, exist_ok=True)
     problems, names, kernel = measure()
     more, loads = judge(names, kernel)

@@ -46,6 +46,7 @@ from report import Outcome, Report  # noqa: E402
 
 SCENARIOS = ROOT / "extensions" / "molecule"
 SCENARIO_SECONDS = 5400
+TAKING_DOWN_SECONDS = 60.0
 REMOVAL_RACED = "removal-raced"
 REMOVAL_RACES = "50"
 
@@ -262,11 +263,21 @@ def figured(report: Report, name: str, *words: str) -> Outcome:
     figures.unlink(missing_ok=True)
     began = time.monotonic()
     env = dotvenv.environment(PYTHONPATH=str(checks.TYPES))
-    done = subprocess.run([str(dotvenv.program("python")), *words], cwd=ROOT, env=env)
+    with subprocess.Popen([str(dotvenv.program("python")), *words], cwd=ROOT, env=env) as child:
+        try:
+            code = child.wait()
+        except BaseException:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(1)  # it was told by the terminal too
+            child.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(TAKING_DOWN_SECONDS)  # of what it brought up
+            child.kill()
+            raise
     if figures.is_file():
         report.figures.update(json.loads(figures.read_text(encoding="utf-8")))
-    ok = done.returncode == 0
-    why = str(report.figures.pop("problem", None) or f"{' '.join(words[:2])} gave exit code {done.returncode}")
+    ok = code == 0
+    why = str(report.figures.pop("problem", None) or f"{' '.join(words[:2])} gave exit code {code}")
     return Outcome(name, int(ok), int(not ok), time.monotonic() - began, [] if ok else [why])
 
 

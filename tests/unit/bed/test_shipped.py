@@ -14,7 +14,7 @@ import archive as archive_tool
 import shipped
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGES = (("docs", "*.md"), ("examples", "*"))
+PAGES = (("docs", "*.md"), ("docs", "*.svg"), ("examples", "*"))
 ROLE = "roles/github_runner_cluster"
 
 
