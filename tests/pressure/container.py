@@ -26,6 +26,7 @@ import engine  # noqa: E402
 from machine import GUEST  # noqa: E402
 from parts import Failed, Part  # noqa: E402
 
+HERE = "this-machine"  # as a load
 NAME = "exadev-k3s-regrade-pressure"
 PSI = Path("/proc/pressure/memory")
 LIMIT, FILE_MIB, READERS = "48m", 400, 3

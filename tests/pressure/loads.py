@@ -37,7 +37,13 @@ LIMITED = (("pages", DISK, "400"),) * 4
 LOADS = {
     "idle": Load("idle", (), 150, NO_STEP),
     "healthy": Load(
-        "busy and healthy", (("read", DISK, "1500"), ("waves", "150"), ("hold", "60", "60")), 150, NO_STEP
+        "busy and healthy", (("once", DISK, "1500"), ("waves", "80"), ("hold", "40", "40")), 150, NO_STEP
+    ),
+    "reading": Load(
+        "busy, reading without end", (("read", DISK, "1500"), ("waves", "80"), ("hold", "40", "40")), 150, SEEN
+    ),
+    "edge": Load(
+        "busy, at the floor now and then", (("read", DISK, "1500"), ("waves", "150"), ("hold", "60", "60")), 150, SEEN
     ),
     "limited": Load(
         "container at its limit, host with plenty", LIMITED, 150, NO_STEP, limit=48, k3s=(60, 20)
@@ -49,6 +55,10 @@ LOADS = {
     "thrash-cache": Load(
         "thrashing host, files alone", (("hold", "60", "60"), *(("pages", DISK, "700"),) * 2), 240, STEP,
         until="decision",
+    ),
+    "thrash-half": Load(
+        "files alone, more than half available", (("pages", DISK, "1400"),) * 2, 150, SEEN, until="decision",
+        k3s=(150, 100),
     ),
     "thrash-swap": Load(
         "thrashing host, swap on the card", (("hold", "280", "60"), ("memory", "330")), 240, STEP,

@@ -11,7 +11,7 @@ WIDTH, LEFT, RIGHT, TOP, PANEL, GAP = 960, 60, 250, 60, 200, 46
 # Told apart also by the colour-blind; those that must not step are dashed.
 COLOURS = (
     "#999999", "#56b4e9", "#009e73", "#0072b2", "#a6761d", "#d55e00", "#e69f00", "#cc79a7", "#882255", "#000000",
-    "#cc0000",
+    "#117733",
 )  # fmt: skip
 
 
@@ -53,7 +53,7 @@ def draw(curves: Sequence[Curve], source: str, threshold: float, floor: float) -
         for share in (0.0, 50.0, 100.0):
             body.append(_text(LEFT - 6, y(share) + 4, f"{share:.0f}", anchor="end"))
         body.append(f'<path d="M{LEFT} {y(line):.1f}H{WIDTH - RIGHT}" stroke="#c00" stroke-dasharray="2 3"/>')
-        body.append(_text(WIDTH - RIGHT + 6, y(line) + 4, words, colour="#c00"))
+        body.append(_text(WIDTH - RIGHT - 4, y(line) - 3, words, anchor="end", colour="#c00"))
         for curve, colour in zip(curves, COLOURS):
             points = curve.available if panel else curve.some
             if not points:
@@ -68,8 +68,9 @@ def draw(curves: Sequence[Curve], source: str, threshold: float, floor: float) -
     for seconds in range(0, int(last) + 1, 60):
         body.append(_text(x(seconds), bottom + 16, f"{seconds} s", anchor="middle"))
     for at, (curve, colour) in enumerate(zip(curves, COLOURS)):
-        height = TOP + PANEL + GAP + 10 + at * 20
-        body.append(f'<path d="M{WIDTH - RIGHT + 14} {height}h20" stroke="{colour}" stroke-width="3"/>')
+        height = TOP + 10 + at * 20
+        dash = "" if curve.must_step else ' stroke-dasharray="6 3"'
+        body.append(f'<path d="M{WIDTH - RIGHT + 14} {height}h20" stroke="{colour}" stroke-width="3"{dash}/>')
         body.append(_text(WIDTH - RIGHT + 40, height + 4, curve.title))
     words = "A dot is where the watcher decided to step. Dashed: it must not."
     body.append(_text(LEFT, bottom + 36, words, colour="#444"))

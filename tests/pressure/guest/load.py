@@ -3,7 +3,8 @@
 small machine, and in a container. What a load is expected to cause does not belong here.
 
     hold MIB HOT       MIB of memory of its own, HOT of it touched all the time: a k3s, a service
-    read FILE MIB      reads so much of a file once through, over and over, as a backup does
+    once FILE MIB      reads so much of a file once through, as a backup does
+    read FILE MIB      the same, over and over
     waves MIB          takes and gives back so much every few seconds, as a job runner does
     pages FILE MIB     touches random pages of a mapping of the file: programs and data that are all in use
     memory MIB         touches random pages of so much memory of its own, and writes to some
@@ -41,12 +42,22 @@ def hold(mib: int, hot: int) -> None:
         time.sleep(0.1)
 
 
+def through(path: str, mib: int) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    for _ in range(mib):
+        os.read(descriptor, MIB)
+    os.close(descriptor)
+
+
+def once(path: str, mib: int) -> None:
+    through(path, mib)
+    while True:
+        time.sleep(60)
+
+
 def read(path: str, mib: int) -> None:
     while True:
-        descriptor = os.open(path, os.O_RDONLY)
-        for _ in range(mib):
-            os.read(descriptor, MIB)
-        os.close(descriptor)
+        through(path, mib)
 
 
 def waves(mib: int) -> None:
@@ -113,7 +124,7 @@ def main(words: list[str]) -> None:
     VERBS[verb](*given)
 
 
-VERBS = {verb.__name__: verb for verb in (hold, read, waves, pages, memory, leak, limited)}
+VERBS = {verb.__name__: verb for verb in (hold, once, read, waves, pages, memory, leak, limited)}
 
 if __name__ == "__main__":
     main(sys.argv[1:])
