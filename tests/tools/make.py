@@ -160,7 +160,7 @@ def pressure(report: Report) -> None:
     """Real loads in a small machine; its Debian packages are fetched, and only QEMU is installed."""
     dotvenv.ensure()
     checks.link_types()
-    report.add(figured(report, "pressure"))
+    report.add(figured(report, "pressure", str(ROOT / "tests" / "pressure" / "measure.py")))
 
 
 def simulate(report: Report) -> None:

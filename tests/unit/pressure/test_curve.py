@@ -14,8 +14,8 @@ TESTS = Path(__file__).resolve().parents[2]
 if str(TESTS / "pressure") not in sys.path:
     sys.path.insert(0, str(TESTS / "pressure"))
 
+import chart  # noqa: E402
 import curve  # noqa: E402
-import plot  # noqa: E402
 import replay  # noqa: E402
 from loads import LOADS, NO_STEP, SEEN, STEP, TOLD  # noqa: E402
 
@@ -134,11 +134,11 @@ def test_each_load_that_has_to_come_to_something_lasts_long_enough_for_it() -> N
 
 def test_the_curves_are_drawn_as_xml_with_a_dot_where_a_step_was_decided_on() -> None:
     points = [(float(at), float(at)) for at in range(0, 100, 5)]
-    drawn = plot.draw(
+    drawn = chart.draw(
         [
-            plot.Curve("calm <one>", points, points, None, False),
-            plot.Curve("over", points, points, 50.0, True),
-            plot.Curve("no window", [], points, None, True),
+            chart.Curve("calm <one>", points, points, None, False),
+            chart.Curve("over", points, points, 50.0, True),
+            chart.Curve("no window", [], points, None, True),
         ],
         "a source",
         20.0,

@@ -24,10 +24,10 @@ sys.path[:0] = [str(ROOT / "build" / "types"), str(ROOT / "tests" / "bed")]
 
 from ansible_collections.exadev.k3s_regrade.plugins.module_utils.regrade.core import settings  # noqa: E402
 
+import chart  # noqa: E402
 import container  # noqa: E402
 import curve  # noqa: E402
 import parts  # noqa: E402
-import plot  # noqa: E402
 import replay  # noqa: E402
 from loads import LOADS, NO_STEP, SEEN, STEP, TOLD  # noqa: E402
 from machine import BYTES, MEMORY_MIB, READS_AND_WRITES, Machine  # noqa: E402
@@ -90,13 +90,13 @@ def line(name: str, seen: curve.Figures) -> str:
     )
 
 
-def curve_of(name: str, told: curve.Told) -> plot.Curve:
+def curve_of(name: str, told: curve.Told) -> chart.Curve:
     """One point every five seconds, from just before the load."""
     began = curve.event(told, "load begins") or 0.0
     end = curve.event(told, "ends") or float("inf")
     some = [(at - began, share) for at, share in curve.pressure(told.samples, curve.WINDOW_SECONDS) if at <= end]
     memory = [(one.at - began, 100 * one.available / one.total) for one in told.samples if one.at <= end]
-    return plot.Curve(
+    return chart.Curve(
         TITLES[name],
         [point for point in some if point[0] >= -10][::5],
         [point for point in memory if point[0] >= -10][::5],
@@ -151,7 +151,7 @@ def judge(names: list[str], kernel: str) -> tuple[list[str], dict[str, dict[str,
         f"{BYTES >> 20} MiB/s"
     )
     floor = defaults.memavailable_floor.share or 0.0
-    drawn = plot.draw(curves, source, 100 * defaults.pressure_threshold, 100 * floor)
+    drawn = chart.draw(curves, source, 100 * defaults.pressure_threshold, 100 * floor)
     (FOLDER / "curves.svg").write_text(drawn, encoding="utf-8")
     others = replay.table(runs)
     say("When other settings would have decided on the same curves, in seconds since the load began:")
