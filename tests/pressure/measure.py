@@ -189,4 +189,9 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    try:
+        code = main()
+    except KeyboardInterrupt:
+        say("interrupted: what was brought up is taken down")
+        code = 130
+    raise SystemExit(code)
