@@ -380,7 +380,11 @@ class Checks:
         window = self._window(process)
         others = [other for other in self._cluster.hosts.values() if other is not host]
         whole = sum(other.up() or self._history.now - other.down_at <= window for other in others)
-        voters = sum(not member.learner for member in self._cluster.members)
+        joined, now = self._cluster.joined_at, self._history.now
+        voters = sum(
+            not member.learner and now - joined.get(member.id, float("-inf")) > window
+            for member in self._cluster.members
+        )
         named = self._despite(process)
         if named and host.at() != "":  # a person answers for these, and for no other
             for other in others:

@@ -238,6 +238,7 @@ class Cluster:
         self.hosts: Dict[str, Host] = {}
         self.by_address: Dict[str, Host] = {}
         self.members: List[Member] = []
+        self.joined_at: Dict[str, float] = {}  # of members that came later, by id
         self.objects: Dict[str, Node] = {}  # Nodes as stored; what changes by itself is added when read
         self.lease: Optional[Lease] = Lease("", None, "", "", 0, "1")
         self.controller_stalled_from = self.controller_stalled_until = 0.0  # no Node becomes unready between

@@ -442,6 +442,7 @@ def odd_member(history: History) -> None:
     name = "new-0" if learner else ""
     member = Member(str(random.randint(2000, 9000)), name, ("https://10.0.1.9:2380",), (), learner)
     cluster.members.append(member)
+    cluster.joined_at[member.id] = history.now
 
     def gone() -> None:
         cluster.members = [other for other in cluster.members if other.id != member.id]
