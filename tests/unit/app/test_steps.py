@@ -1043,6 +1043,38 @@ def test_killed_between_the_record_and_the_restart_the_step_goes_on() -> None:
     assert_free(cluster)
 
 
+def test_a_container_made_anew_while_its_open_step_is_settled_is_drained_before_it_is_restarted() -> None:
+    """Settled at etcd-only a step has nothing to drain, and k3s runs above it again by the time of its restart."""
+    cluster = at_level("control-plane")
+    host, pods = cluster.hosts[S], cluster.api.pods_by_node[S]
+    server = cluster.process(S)
+
+    def killed(call: str) -> None:
+        if host.restarts:
+            raise Crash
+
+    cluster.api.faults.append(killed)
+    assert kill(server, "control-plane", "etcd-only")
+    assert host.current_level() == "etcd-only"
+    settling = cluster.process(S)
+
+    def made_anew(call: str) -> None:
+        if cluster.api.lease.holder == settling.plan().holder and not pods:
+            host.running = "full"
+            pods.append(pod("db"))
+
+    cluster.api.faults[:] = [made_anew]
+    with pytest.raises(StepFailed, match="k3s runs at full again, and its pods are not drained") as caught:
+        settle(settling, automatic=True)
+    assert caught.value.left_open
+    assert (host.restarts, [each.name for each in pods]) == (["etcd-only"], ["db"])
+    cluster.api.faults.clear()
+    assert settle(cluster.process(S), automatic=True)["action"] == "resumed"
+    assert (host.restarts, pods) == (["etcd-only"] * 2, []), "evicted, not ended by the restart"
+    assert_at(cluster, "etcd-only")
+    assert_free(cluster)
+
+
 def test_a_step_abandoned_between_the_record_and_the_restart_gets_its_old_record_back() -> None:
     cluster = at_level("control-plane")
     host = cluster.hosts[S]

@@ -154,6 +154,7 @@ class Open:
         self.restarted = False  # a restart was asked for, or may have been
         self.restart_at = 0.0  # CLOCK_BOOTTIME at which it was last asked for
         self.restart_boot = ""  # and the boot
+        self.drained = False  # by who runs its effects now
         self.watch = gate.Watch()
         self.asked = 0.0  # CLOCK_BOOTTIME at which the last asking of the whole gate began
         self.remaining: Tuple[str, ...] = ()
@@ -1049,6 +1050,20 @@ def _staying(pod: Pod, reasons: Dict[str, str], settings: Settings) -> str:
 def _drain_again(opened: Open) -> Steps[None]:
     yield from _drain(opened)
     _judge_pods(opened.plan.settings, (yield ListPods(opened.plan.node)), final=True)
+    opened.drained = True
+
+
+def _not_above(opened: Open) -> Steps[None]:
+    """Refuses a restart into etcd-only of a k3s that was seen there, and so was not drained, and runs above it now:
+    somebody made its container anew. The next settling drains it first."""
+    if opened.drained or opened.start == ETCD_ONLY or opened.target != ETCD_ONLY:
+        return
+    try:
+        level = yield CurrentLevel()
+    except LevelUnknown:
+        return  # it runs nothing that could be drained
+    if level != ETCD_ONLY:
+        raise StepRefused(f"k3s runs at {level} again, and its pods are not drained", "level")
 
 
 def _must_go(pod: Pod) -> bool:
@@ -1081,6 +1096,7 @@ def _apply(opened: Open) -> Steps[None]:
     """The actuator's part. Once a restart was asked for it is asked again rather than undone."""
 
     def before_restart() -> Steps[None]:
+        yield from _not_above(opened)
         if not opened.restarted:
             yield from _not_lost(opened)
             try:
