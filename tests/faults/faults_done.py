@@ -82,12 +82,12 @@ class HeldStep:
             raise
         return self
 
-    def go(self) -> None:
-        self._server.docker("exec", SERVICE, "touch", f"{FOLDER}/go")
+    def go(self, check: bool = True) -> None:
+        self._server.docker("exec", SERVICE, "touch", f"{FOLDER}/go", check=check)
 
     def __exit__(self, error: object, *_more: object) -> None:
         if error:  # which is what is told; the step is not left to wait for leave
-            self._server.docker("exec", SERVICE, "touch", f"{FOLDER}/go", check=False)
+            self.go(check=False)
             with suppress(AssertionError):
                 self.ends()
         else:

@@ -44,7 +44,7 @@ def _busiest(history: History) -> Host:
     return history.random.choice(found) if found and history.random.random() < 0.7 else _any(history)
 
 
-def _other(history: History, host: Host) -> Host:
+def another(history: History, host: Host) -> Host:
     return history.random.choice([other for other in history.cluster.hosts.values() if other is not host])
 
 
@@ -124,7 +124,7 @@ def up_despite(history: History) -> bool:
     gone = tuple(host.name for host in history.cluster.hosts.values() if not host.powered)
     for host in history.cluster.hosts.values():
         if host.powered and history.checks.below(host):
-            return history.up_despite(host, gone or (_other(history, host).name,))
+            return history.up_despite(host, gone or (another(history, host).name,))
     return False
 
 
@@ -140,11 +140,16 @@ def last_one_standing(history: History) -> bool:
 def leave_alone(history: History, alone: Host) -> bool:
     if history.checks.known[alone.name].effects:
         return False
-    for host in history.cluster.hosts.values():
-        if host is not alone:
-            reboot_host(history, host, history.random.uniform(60.0, 900.0))
+    _others_go(history, alone, 60.0, 900.0)
     history.scheduler.call(10.0, lambda: history.recover(alone))
     return True
+
+
+def _others_go(history: History, alone: Host, least: float, most: float) -> None:
+    """All but this one go down, each for so many seconds."""
+    for host in history.cluster.hosts.values():
+        if host is not alone:
+            reboot_host(history, host, history.random.uniform(least, most))
 
 
 def maintenance(history: History) -> bool:
@@ -498,11 +503,11 @@ def host_dies(history: History, host: Host) -> None:
 
 
 def peer_dies(history: History, host: Host) -> None:
-    reboot_host(history, _other(history, host), history.random.uniform(20.0, 200.0))
+    reboot_host(history, another(history, host), history.random.uniform(20.0, 200.0))
 
 
 def peer_is_cordoned(history: History, host: Host) -> None:
-    peer = _other(history, host)
+    peer = another(history, host)
     if history.person_cordons(peer):
         history.later_on(history.random.uniform(30.0, 200.0), lambda: history.person_uncordons(peer))
 
@@ -522,7 +527,7 @@ def cordon_of(history: History, host: Host) -> bool:
 
 def lease_is_anothers(history: History, host: Host) -> None:
     if history.cluster.lease is not None:
-        history.lease(Lease(f"{_other(history, host).name}/ghost", 60, "", "", 0, ""))
+        history.lease(Lease(f"{another(history, host).name}/ghost", 60, "", "", 0, ""))
 
 
 def api_is_cut(history: History, host: Host) -> None:
@@ -577,7 +582,7 @@ def others_are_gone(history: History, host: Host) -> None:
 
 def a_peer_is_gone(history: History, host: Host) -> None:
     """For long, and a person steps this server up without it, trying a few times."""
-    peer = _other(history, host)
+    peer = another(history, host)
 
     def step_up(alone: Host) -> None:
         if history.faults.troubles and not peer.powered and alone.running == ETCD_ONLY:
@@ -601,9 +606,7 @@ def recovery_is_cut_off(history: History, host: Host) -> None:
     def begin(alone: Host) -> None:
         if history.checks.known[alone.name].effects:
             return
-        for other in history.cluster.hosts.values():
-            if other is not alone:
-                reboot_host(history, other, history.random.uniform(120.0, 180.0))
+        _others_go(history, alone, 120.0, 180.0)
         history.scheduler.call(5.0, lambda: recovers(alone))
 
     if host.powered and host.running == ETCD_ONLY:

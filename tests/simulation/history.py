@@ -391,14 +391,14 @@ class History:
 
     def lose_a_peer(self, host: Host) -> None:
         """A peer goes between the gate and the restart."""
-        peer = self.random.choice([other for other in self.cluster.hosts.values() if other is not host])
+        peer = deeds.another(self, host)
         self.count("fault: a peer goes after the gate")
         if peer.powered:
             peer.isolate(self.random.uniform(60.0, 200.0))
 
     def on_rival(self, host: Host) -> None:
         """Another server waits for the Lease, and gets it as somebody clears its holder."""
-        peer = self.random.choice([other for other in self.cluster.hosts.values() if other is not host])
+        peer = deeds.another(self, host)
         rival = self.by_hand(peer, hold=False, wait=300.0)
         if rival:
             rival.run(walk.walk(rival.plan, DOWN), self.ended)
@@ -412,7 +412,7 @@ class History:
     def on_quicker(self, host: Host) -> None:
         """Another server steps down wholly between what this one looked at first and the Lease that it takes."""
         self.count("fault: another server steps just before the Lease is taken")
-        peer = self.random.choice([other for other in self.cluster.hosts.values() if other is not host])
+        peer = deeds.another(self, host)
         rival = None if peer.processes else self.by_hand(peer, hold=False)
         if rival:
             rival.run(walk.walk(rival.plan, CONTROL_PLANE), self.ended)
@@ -426,8 +426,7 @@ class History:
         """The process of a step gets no CPU for long once k3s is restarted, and renews no Lease: on another server a
         person begins maintenance, which waits for it."""
         self.count("fault: maintenance waits for a silent step")
-        others = [other for other in self.cluster.hosts.values() if other is not host]
-        process = self.by_hand(self.random.choice(others), wait=150.0, kind="people")
+        process = self.by_hand(deeds.another(self, host), wait=150.0, kind="people")
         if process:
             process.run(
                 people.with_lease(process.plan, ("apt", "upgrade")), self.did("maintenance under the Lease")

@@ -64,9 +64,9 @@ def fails(host: str, arguments: str = "", *more: str) -> dict[str, Any]:
 
 def test_who_may_not_use_docker_is_told_what_to_do(server1: Server) -> None:
     server1.sh("useradd --create-home --password='*' somebody")
-    server1.sh("cp -r /root/.ssh ~somebody && chown -R somebody: ~somebody")
     somebody = '{"ansible_user": "somebody", "ansible_remote_tmp": "~/.ansible/tmp"}'
     try:
+        server1.sh("cp -r /root/.ssh ~somebody && chown -R somebody: ~somebody")
         result = fails("server1", "", f"--extra-vars={somebody}")
     finally:
         server1.sh("userdel --remove --force somebody", check=False)
