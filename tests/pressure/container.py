@@ -60,7 +60,10 @@ def run(root: Path, out: Path, part: Part) -> None:
                     told.write(f"{kind} {at:.2f} {text}\n")
 
             with library.watcher(environment, log) as process:
-                _until(lambda: " at full: " in log.read_text(), 60)
+                try:
+                    library.until(lambda: " at full: " in log.read_text(), process, log, 60)
+                except RuntimeError as error:
+                    raise Failed(str(error)) from error
                 done = threading.Event()
                 read = threading.Thread(target=_follow, args=(log, done, tell))
                 read.start()
@@ -107,14 +110,6 @@ def _sampled(seconds: float, tell: Tell) -> None:
         )  # fmt: skip
         if STOP.wait(1):
             raise Failed("interrupted")
-
-
-def _until(holds: Callable[[], bool], seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > end:
-            raise Failed(f"the watcher does not know its level after {seconds:g} s")
-        time.sleep(0.1)
 
 
 def _docker(*words: str) -> subprocess.CompletedProcess[str]:
