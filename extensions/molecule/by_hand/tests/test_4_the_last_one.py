@@ -15,6 +15,7 @@ from observer import wait_for
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 MARKS_SECONDS = 360
 """Its watcher tries once a minute, and an API that has just begun to serve lets it wait."""
+OLD_NODES_SECONDS = 180
 WRITTEN = {"metadata": {"name": "before-the-peers-went"}, "data": {"value": "kept"}}
 
 
@@ -60,6 +61,9 @@ def test_the_last_server_recovers_with_nobody_to_ask(
     assert is_kept(api)
     assert api.node("server1")["metadata"]["uid"] == before["server1"]["uid"]
     assert list(observer.members(bed)) == [own(before, "server1")]
+    # Their deletion was cut off with their cluster, and is ended by this server's controllers once these have begun.
+    # Who joins before that under the old name takes over a Node that is being deleted, and has none afterwards.
+    wait_for("the others' old Nodes are gone", lambda: list(api.nodes()) == ["server1"], OLD_NODES_SECONDS)
 
 
 def members_of(server: Server, bed: Bed) -> dict[str, object]:
