@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
@@ -104,19 +104,17 @@ def link_types() -> None:
         (folder / name).symlink_to(ROOT / name)
 
 
-def run_all() -> list[Outcome]:
-    """Every check that needs no cluster, two at a time."""
-    link_types()
+def run_all() -> Iterator[Outcome]:
+    """Every check that needs no cluster, two at a time; `link_types` has to be done before."""
     for check in CHECKS:
         if check.debian and not shutil.which(check.command[0]):
             engine.packages(check.debian)
-    outcomes = [build_archive()]
+    yield build_archive()
     with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
-        outcomes += pool.map(_run, CHECKS)
+        yield from pool.map(_run, CHECKS)
     # Some wait for threads and time-outs of theirs: more of them than cores can run at a time.
-    outcomes.append(pytest("unit tests", Path("tests", "unit"), "--numprocesses=4"))
-    outcomes.append(pytest("bed's unit tests", Path("tests", "bed", "tests", "unit")))
-    return outcomes
+    yield pytest("unit tests", Path("tests", "unit"), "--numprocesses=4")
+    yield pytest("bed's unit tests", Path("tests", "bed", "tests", "unit"))
 
 
 def build_archive() -> Outcome:

@@ -25,8 +25,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Optional
 
@@ -80,6 +81,7 @@ def prepare() -> None:
 
 def check(report: Report) -> None:
     dotvenv.ensure()
+    checks.link_types()
     for outcome in checks.run_all():
         report.add(outcome)
 
@@ -114,12 +116,9 @@ def molecule(report: Report) -> None:
 def test(report: Report) -> None:
     prepare()
     before = there()
+    checks.link_types()
     try:
-        for outcome in checks.run_all():
-            report.add(outcome)
-        report.add(checks.simulate())
-        for outcome in pieces_on_servers():
-            report.add(outcome)
+        side_by_side(report, stand_in, adapters, without_servers)
     finally:
         end(report)
     run_scenarios(report, tested_scenarios())
@@ -216,29 +215,43 @@ TARGETS = {
 # -- what targets share
 
 
-def pieces_on_servers() -> list[Outcome]:
-    """The stand-in's own tests and the adapters' side by side, each on servers of its own: they mostly wait.
+def side_by_side(report: Report, *works: Callable[[], Iterator[Outcome]]) -> None:
+    """All of them at once, since some mostly wait and others compute; what each does is done one after the other."""
+    lock = threading.Lock()
+    stopping = threading.Event()
 
-    The bed is down at the end, so that the scenarios begin on servers that nothing was tried on.
-    """
+    def do(work: Callable[[], Iterator[Outcome]]) -> None:
+        for outcome in work():
+            with lock:
+                report.add(outcome)
+            if stopping.is_set():
+                return
 
-    def adapters() -> list[Outcome]:
-        return [
-            timed("bed up", Bed().up),
-            checks.pytest("adapters on real servers", Path("tests", "integration"), timeout=1800, echo=False),
-            timed("bed down", Bed().down),
-        ]
-
-    with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
-        stand_in = pool.submit(
-            checks.pytest, "bed's real tests", Path("tests", "bed", "tests", "real"), timeout=2400, echo=False
-        )
-        others = pool.submit(adapters)
+    with concurrent.futures.ThreadPoolExecutor(max_workers=len(works)) as pool:
         try:
-            return [stand_in.result(), *others.result()]
+            for ended in concurrent.futures.as_completed([pool.submit(do, work) for work in works]):
+                ended.result()
         except BaseException:
+            stopping.set()
             parts.end_commands()  # else they would be waited for
             raise
+
+
+def without_servers() -> Iterator[Outcome]:
+    yield from checks.run_all()
+    yield checks.simulate()
+
+
+def stand_in() -> Iterator[Outcome]:
+    """The stand-in for k3s, on servers of its own."""
+    yield checks.pytest("bed's real tests", Path("tests", "bed", "tests", "real"), timeout=2400, echo=False)
+
+
+def adapters() -> Iterator[Outcome]:
+    """The bed is down at the end, so that the scenarios begin on servers that nothing was tried on."""
+    yield timed("bed up", Bed().up)
+    yield checks.pytest("adapters on real servers", Path("tests", "integration"), timeout=1800, echo=False)
+    yield timed("bed down", Bed().down)
 
 
 def on_servers(report: Report, name: str) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Scenarios on two beds at once: the beds do not meet, all are tried, and a bed that a failure left is made anew."""
+"""Scenarios on several beds at once: the beds do not meet, all are tried, and what a failure left is made anew."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_each_runs_once_side_by_side_and_a_failed_one_gets_its_bed_renewed() -> 
         renewed.append(settings.name)
         return Outcome(f"bed down ({settings.name})", 0, 1, 0.0)
 
-    lanes.run(["a", "b", "c", "d"], lanes.beds(FIRST), scenario, outcomes.append, renew)
+    lanes.run(["a", "b", "c", "d"], lanes.beds(FIRST, 2), scenario, outcomes.append, renew)
     assert sorted(name for name, _ in ran) == ["a", "b", "c", "d"]
     (failed_on,) = [bed for name, bed in ran if name == "b"]
     assert renewed == [failed_on]
@@ -84,7 +84,7 @@ def test_an_interruption_ends_what_runs_and_begins_no_other(
 
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        lanes.run(["breaks", "waits", "never"], lanes.beds(FIRST), scenario, lambda _: None, lambda _: None)
+        lanes.run(["breaks", "waits", "never"], lanes.beds(FIRST, 2), scenario, lambda _: None, lambda _: None)
     assert time.monotonic() - began < 30
     assert sorted(begun) == ["breaks", "waits"]
     assert not parts._commands
@@ -126,6 +126,7 @@ def test_molecule_is_run_on_each_lanes_own_bed_and_what_failed_is_shown(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(make.dotvenv, "program", lambda _name: molecule)
     monkeypatch.setattr(make.Bed, "down", lambda bed: down.append(bed.settings.name))
+    monkeypatch.setattr(lanes, "COUNT", 2)
     report = Report("make molecule")
     make.run_scenarios(report, ["bad", "default", "good"])
 
@@ -142,7 +143,7 @@ def test_molecule_is_run_on_each_lanes_own_bed_and_what_failed_is_shown(
     outcomes = {outcome.name: (outcome.passed, outcome.failed) for outcome in report.outcomes}
     assert outcomes == {"molecule bad": (0, 1), "molecule default": (1, 0), "molecule good": (1, 0)}
     assert "E  what broke" in capsys.readouterr().out
-    # The bed of the failed one at once, and both at the end.
+    # The bed of the failed one at once, and all at the end.
     assert sorted(down[1:]) == sorted({bed for bed, _subnet, _notes, _words in called})
     assert down[0] == next(
         bed for bed, _subnet, _notes, words in called if words.startswith("test --scenario-name bad")

@@ -7,6 +7,9 @@ import io
 import re
 import sys
 import tarfile
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Optional
 
@@ -17,6 +20,7 @@ import cache
 import checks
 import dotvenv
 import make
+import parts
 import report
 from parts import Failed
 from report import Outcome, Report
@@ -238,3 +242,45 @@ def test_what_records_is_ended_with_its_bed(tmp_path: Path, monkeypatch: pytest.
         assert report.outcomes == []
     finally:
         recorder.stop()
+
+
+def test_what_runs_side_by_side_is_counted_as_it_comes() -> None:
+    both = threading.Barrier(2, timeout=20)  # passed only where two run at the same time
+    told = Report("make test")
+
+    def work(name: str) -> Iterator[Outcome]:
+        both.wait()
+        yield Outcome(f"{name} first", 1, 0, 0.0)
+        yield Outcome(f"{name} then", 0, 1, 0.0, [f"{name} failed"])
+
+    make.side_by_side(told, lambda: work("a"), lambda: work("b"))
+    assert not told.ok
+    assert (told.passed, told.failed) == (2, 2)
+
+
+def test_an_interruption_ends_what_runs_side_by_side_and_begins_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    begun: list[str] = []
+
+    def sleeps() -> Iterator[Outcome]:
+        for name in ("first", "second"):
+            begun.append(name)
+            try:
+                with parts.Part(name) as part:
+                    part.run([sys.executable, "-c", "import time; time.sleep(60)"])
+            except Failed as error:
+                yield Outcome(name, 0, 1, 0.0, [str(error)])
+
+    def breaks() -> Iterator[Outcome]:
+        while not parts._commands:
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+        yield
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        make.side_by_side(Report("make test"), sleeps, breaks)
+    assert time.monotonic() - began < 30
+    assert begun == ["first"]
