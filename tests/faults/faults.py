@@ -45,10 +45,10 @@ Result = dict[str, Any]
 class Stage:
     """The bed with regrading on, at rest. The rows' step is the first server's."""
 
-    def __init__(self) -> None:
+    def __init__(self, up: bool = False) -> None:
         self.bed = Bed()
         self.server: Server = self.bed.servers[0]
-        self._up = False
+        self._up = up
         self._failed = False
 
     def ready(self, level: str) -> AdminApi:

@@ -195,3 +195,11 @@ ROWS: tuple[Row, ...] = (
         "press_all",
     ),
 )
+
+# One of each kind.
+SHORT = (
+    "killed-down-intent-shown",
+    "lease-rewritten-before-restart",
+    "killed-down-node-marked",
+    "server-killed-up",
+)

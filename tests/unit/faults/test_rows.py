@@ -23,7 +23,7 @@ import faults  # noqa: E402
 import faults_done  # noqa: E402
 import held_step  # noqa: E402
 import rows  # noqa: E402
-from rows import ROWS  # noqa: E402
+from rows import ROWS, SHORT  # noqa: E402
 
 DIES = [row for row in ROWS if row.fault.startswith("kill_")]
 
@@ -87,6 +87,7 @@ def test_no_two_rows_have_one_name_and_each_can_be_done() -> None:
     assert len({row.name for row in ROWS}) == len(ROWS)
     for row in ROWS:
         assert callable(getattr(faults_done, row.fault)), row.name
+    assert set(SHORT) <= {row.name for row in ROWS}
     for name, *_ in held_step.POINTS:
         assert f"killed-down-{name}" in {row.name for row in ROWS}
 
