@@ -22,7 +22,7 @@ import scenario
 from admin_api import AdminApi
 from bed import Bed, Server
 from held_step import FOLDER
-from layout import PROJECT_FOLDER
+from layout import LABEL, PROJECT_FOLDER
 from observer import at_full_again, etcd_healthy, label, runs_at, started_at, wait_for
 from restarts import BETWEEN
 from rows import FLIPS, PRESSED_SECONDS, RACES, SOAK_SECONDS, WITHOUT_API_SECONDS, Row
@@ -32,6 +32,9 @@ LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/k3s-regrade"
 SOMEBODY = "somebody/by-hand"
 HELD_STEP = Path(__file__).with_name("held_step.py")
 RACER = Path(__file__).with_name("racer.py")
+LOAD = Path(__file__).resolve().parents[1] / "pressure" / "guest" / "load.py"
+# As in tests/pressure: a third of the time and more something waits for memory, on a host with plenty.
+THRASH_LIMIT, THRASH_FILE_MIB, THRASH_READERS = "48m", 400, 3
 STEP_SECONDS = 300
 NOTED = "cat /var/lib/regrade/last-step"
 KNOWN = "cat /var/lib/regrade/started.json"
@@ -354,7 +357,59 @@ def press_all(bed: Bed, api: AdminApi, row: Row) -> dict[str, Any]:
     return {f"cycles of {name}": count for name, count in cycles.items()}
 
 
+def press_the_machine(bed: Bed, api: AdminApi, row: Row) -> dict[str, Any]:
+    """The pressure that all three watchers read is the machine's own, while a container thrashes on it: one steps, and
+    goes back by itself. What is available stays a fixture's, since a machine that runs this has plenty."""
+    _role({"github_runner_cluster_regrade_pressure_file": "/proc/pressure/memory"})
+    try:
+        with _thrashing(bed):
+            for server in bed.servers:
+                pressure.put(server, pressure.OVER)
+            stepped = wait_for("one is at etcd-only", partial(_at_etcd_only, bed, api), STEP_SECONDS)
+            time.sleep(PRESSED_ON_SECONDS)
+            below = [server.name for server in bed.servers if label(api, server.name) != "full"]
+            assert below == [stepped], f"below full are {', '.join(below)}"
+            some = re.match(r"some avg10=([\d.]+)", Path("/proc/pressure/memory").read_text(encoding="utf-8"))
+            assert some is not None
+        scenario.calm(bed)
+        wait_for(f"{stepped} is at full", partial(at_full_again, api, stepped), STEP_SECONDS)
+    finally:
+        scenario.calm(bed)
+        _role({})
+    return {"stepped": stepped, "pressure": f"{float(some[1]):.0f} %"}
+
+
 # -- how
+
+
+def _role(variables: dict[str, object]) -> None:
+    """The role anew, with these besides the inventory's."""
+    run = plays.playbook("enable", variables=variables)
+    assert run.code == 0, f"the role failed: {run.output.strip().splitlines()[-1]}"
+
+
+@contextmanager
+def _thrashing(bed: Bed) -> Iterator[None]:
+    """A container at its own memory limit beside the servers, from the image of their hosts; it goes with the bed."""
+    image = _docker("inspect", "--format={{.Image}}", bed.servers[0].host_container)
+    name = f"{bed.settings.name}-thrash"
+    _docker(
+        "run", "--detach", "--rm", f"--name={name}", f"--label={LABEL}={bed.settings.name}", "--network=none",
+        f"--memory={THRASH_LIMIT}", f"--memory-swap={THRASH_LIMIT}", f"--volume={LOAD}:/load.py:ro",
+        "--entrypoint=timeout", image,
+        str(STEP_SECONDS), "python3", "-S", "/load.py", "limited", "/thrash", str(THRASH_FILE_MIB), str(THRASH_READERS),
+    )  # fmt: skip
+    try:
+        yield
+    finally:
+        _docker("rm", "--force", name)
+
+
+def _docker(*words: str) -> str:
+    """On the engine the bed itself runs on."""
+    done = subprocess.run(["docker", *words], capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, f"docker {words[0]} failed: {done.stderr.strip()}"
+    return done.stdout.strip()
 
 
 @contextmanager

@@ -194,6 +194,11 @@ ROWS: tuple[Row, ...] = (
         f"all three are pressed at once, and let go, for {PRESSED_SECONDS // 60} minutes of cycles",
         "press_all",
     ),
+    _together(
+        "one-machine",
+        "all three watchers read the machine's own pressure, while a container thrashes at its limit on it",
+        "press_the_machine",
+    ),
 )
 
 # One of each kind.
