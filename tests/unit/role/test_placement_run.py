@@ -50,6 +50,7 @@ INSPECT = {
     "HostConfig": {"NetworkMode": "host", "RestartPolicy": {"Name": "no"}},
     "Mounts": [],
 }
+MOUNTS = [{"Type": "bind", "Source": "/srv/k3s", "Destination": "/var/lib/rancher/k3s", "RW": True}]
 
 
 class Run(NamedTuple):
@@ -152,6 +153,40 @@ def test_what_the_cluster_does_not_tell_is_one_line_and_no_failure_of_kubectl(fo
         "etcd's members could not be read through pi-a (Error from server (ServiceUnavailable): no leader). Bring its "
         "API and etcd to answer, then run again."
     )
+
+
+def test_what_is_given_in_a_line_is_text_and_means_the_same(folder: Path) -> None:
+    """As `--extra-vars NAME=value` and an inventory in INI give it: Ansible checks a text as what it would be, and hands
+    it on as it is."""
+    items = json.loads((folder / "nodes").read_text())["items"]
+    for item in items:
+        item["spec"]["providerID"] = "hcloud://1"
+    (folder / "nodes").write_text(json.dumps({"items": items}))
+    inspect = {**INSPECT, "HostConfig": {"NetworkMode": "host", "RestartPolicy": {"Name": "always"}}, "Mounts": MOUNTS}
+    (folder / "inspect").write_text(json.dumps([inspect]))
+    typed = {
+        f"github_runner_cluster_regrade_{name}": value
+        for name, value in {
+            **dict.fromkeys(("sample_seconds", "window_samples"), 4),
+            "sustain_down_windows": 6,  # more than up: told with the number that was worked out
+            "cooldown_down_windows": 1,
+            "kube_server": ["https://127.0.0.1:1", "https://127.0.0.2:1"],
+            "allow_cloud_provider": False,
+        }.items()
+    }
+    texts = {
+        name: ", ".join(value) if isinstance(value, list) else str(value).lower() for name, value in typed.items()
+    }
+    meant, told = run(folder, **typed), run(folder, github_runner_cluster_regrade="true", **texts)
+    assert "SUSTAIN_UP_SECONDS=80" in meant.output and "hcloud" in meant.output
+    assert "KUBE_SERVER https://127.0.0.2:1 is this server itself" in meant.output
+    assert told.lines == meant.lines
+
+
+def test_off_in_a_line_is_off(folder: Path) -> None:
+    done = run(folder, github_runner_cluster_regrade="false")
+    assert done.code == 0, done.output
+    assert not (folder / "calls").exists()
 
 
 def test_an_api_that_does_not_answer_is_told_with_the_words_of_each_host(folder: Path) -> None:

@@ -106,7 +106,7 @@ def test_the_variable_that_is_named_beside_a_setting_is_the_one_that_sets_it() -
     where = text("templates", "settings.env.j2") + text("templates", "regrade.sh.j2")
     # What the template gives in its place is worked out from the variable.
     where = where.replace("__github_runner_cluster_peers", "github_runner_cluster_regrade_kube_server")
-    assert "urls = github_runner_cluster_regrade_kube_server" in text("vars", "main.yml")
+    assert "given = github_runner_cluster_regrade_kube_server" in text("vars", "main.yml")
     for key, variable in cures.VARIABLES.items():
         assert re.search(rf"^(export )?{key}=(unix://)?{{{{ {variable}\b", where, re.M), key
     for key, (name, *more) in VARIABLES.items():
