@@ -201,6 +201,9 @@ ROWS: tuple[Row, ...] = (
     ),
 )
 
+# On a second bed where all rows are done, since they wait for almost all of their time.
+BESIDE = ("flips", "soak", "soak-without-api")
+
 # One of each kind.
 SHORT = (
     "killed-down-intent-shown",

@@ -36,6 +36,11 @@ def beds(first: Settings, count: int = COUNT) -> list[Settings]:
     return found
 
 
+def environment(settings: Settings) -> dict[str, str]:
+    """What tells a program to use that bed."""
+    return {"REGRADE_BED_NAME": settings.name, "REGRADE_BED_SUBNET": settings.subnet}
+
+
 def longest_first(names: Iterable[str], last_time: Callable[[str], Optional[float]]) -> list[str]:
     """So that the lanes end together. What never ran here may be long."""
 

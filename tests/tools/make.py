@@ -27,18 +27,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Optional
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[1:1] = [str(ROOT / "tests" / "bed"), str(ROOT / "tests" / "integration" / "lib")]
+sys.path[1:1] = [str(ROOT / "tests" / name) for name in ("bed", "integration/lib", "faults")]
 
 import checks  # noqa: E402
 import dotvenv  # noqa: E402
 import engine  # noqa: E402
 import lanes  # noqa: E402
 import parts  # noqa: E402
+import rows  # noqa: E402
 from background import Background  # noqa: E402
 from bed import Bed  # noqa: E402
 from layout import BadSetting, Settings  # noqa: E402
@@ -131,18 +133,37 @@ def demo(report: Report) -> None:
 
 
 def faults(report: Report) -> None:
-    """The rows, and of one scenario what it does twice otherwise, as often as it takes."""
-    rows = [name.strip() for name in os.environ.get("ROW", "").split(",") if name.strip()]
-    others = [name for name in rows if name != REMOVAL_RACED]
-    if others or not rows:
-        os.environ["ROW"] = ",".join(others)
-        on_servers(report, "faults")
-    if REMOVAL_RACED in rows or not rows:
-        prepare()
-        checks.link_types()
-        report.add(checks.build_archive())
-        os.environ["REGRADE_REMOVAL_RACES"] = REMOVAL_RACES
-        run_scenarios(report, ["removal"])
+    """The rows, on two beds where all are done; and what one scenario does once otherwise, as often as it takes."""
+    chosen = [name.strip() for name in os.environ.get("ROW", "").split(",") if name.strip()]
+    known = [*(row.name for row in rows.ROWS), REMOVAL_RACED]
+    unknown = [name for name in chosen if name not in known]
+    if unknown:
+        raise Failed(f"ROW names {', '.join(unknown)}: the rows are {', '.join(known)}")
+    prepare()
+    checks.link_types()
+    report.add(checks.build_archive())
+    if not report.ok:
+        return
+    beds = lanes.beds(Bed().settings, 1 if chosen else 2)
+    if chosen:
+        works = [chosen]
+    else:
+        shutil.rmtree(ROOT / "build" / "faults", ignore_errors=True)
+        works = [[row.name for row in rows.ROWS if row.name not in rows.BESIDE], [*rows.BESIDE, REMOVAL_RACED]]
+    try:
+        side_by_side(report, *(partial(fault_rows, report, *work) for work in zip(works, beds)))
+    finally:
+        for settings in beds:
+            end(report, Bed(settings))
+
+
+def fault_rows(report: Report, names: Sequence[str], settings: Settings) -> Iterator[Outcome]:
+    """These rows on that bed; their results stand beside those of other beds."""
+    others = [name for name in names if name != REMOVAL_RACED]
+    if others:
+        yield figured(report, "faults", env={"ROW": ",".join(others), **lanes.environment(settings)})
+    if REMOVAL_RACED in names:
+        yield scenario("removal", settings, False, {"REGRADE_REMOVAL_RACES": REMOVAL_RACES})
 
 
 def bench(report: Report) -> None:
@@ -267,16 +288,16 @@ def on_servers(report: Report, name: str) -> None:
         end(report)
 
 
-def figured(report: Report, name: str, *words: str) -> Outcome:
+def figured(report: Report, name: str, *words: str, env: Optional[Mapping[str, str]] = None) -> Outcome:
     """A program that says what it does and leaves ``build/NAME/figures.json`` for the summary; without `words`
-    it is ``tests/NAME/NAME.py``."""
+    it is ``tests/NAME/NAME.py``. `env` is given to it besides."""
     words = words or (str(ROOT / "tests" / name / f"{name}.py"),)
     figures = ROOT / "build" / name / "figures.json"
     figures.parent.mkdir(parents=True, exist_ok=True)
     figures.unlink(missing_ok=True)
     began = time.monotonic()
-    env = dotvenv.environment(PYTHONPATH=str(checks.TYPES))
-    with subprocess.Popen([str(dotvenv.program("python")), *words], cwd=ROOT, env=env) as child:
+    whole = dotvenv.environment(PYTHONPATH=str(checks.TYPES), **(env or {}))
+    with subprocess.Popen([str(dotvenv.program("python")), *words], cwd=ROOT, env=whole) as child:
         try:
             code = child.wait()
         except BaseException:
@@ -351,8 +372,9 @@ def run_scenarios(report: Report, names: Sequence[str]) -> None:
             end(report, Bed(settings))
 
 
-def scenario(name: str, settings: Settings, echo: bool) -> Outcome:
-    """``molecule test`` as people run it, on that bed; its log is shown as it comes, or its end where it failed."""
+def scenario(name: str, settings: Settings, echo: bool, more: Optional[Mapping[str, str]] = None) -> Outcome:
+    """``molecule test`` as people run it, on that bed, with `more` in its environment; its log is shown as it comes, or
+    its end where it failed."""
 
     def run() -> None:
         with Part(f"molecule {name}") as part:
@@ -361,10 +383,10 @@ def scenario(name: str, settings: Settings, echo: bool) -> Outcome:
                 PY_COLORS="0",
                 ANSIBLE_NOCOLOR="1",
                 PYTHONUNBUFFERED="1",
-                REGRADE_BED_NAME=settings.name,
-                REGRADE_BED_SUBNET=settings.subnet,
                 # Its own notes of what it made, apart from those of a run beside it.
                 MOLECULE_EPHEMERAL_DIRECTORY=str(ROOT / "build" / "molecule" / settings.name),
+                **lanes.environment(settings),
+                **(more or {}),
             )
             chosen = [] if name == "default" else ["--scenario-name", name]
             # Servers that went away with a crash left molecule's own notes of them.

@@ -15,6 +15,7 @@ import pytest
 import lanes
 import make
 import parts
+import rows
 from layout import Settings
 from report import Outcome, Report
 
@@ -148,3 +149,55 @@ def test_molecule_is_run_on_each_lanes_own_bed_and_what_failed_is_shown(
     assert down[0] == next(
         bed for bed, _subnet, _notes, words in called if words.startswith("test --scenario-name bad")
     )
+
+
+@pytest.mark.parametrize(
+    ("row", "done"),
+    [
+        ("soak, removal-raced", {"one": ["soak", "removal x50"]}),
+        ("flips", {"one": ["flips"]}),
+        (
+            "",
+            {
+                "one": [row.name for row in rows.ROWS if row.name not in rows.BESIDE],
+                "one-2": [*rows.BESIDE, "removal x50"],
+            },
+        ),
+    ],
+)
+def test_all_rows_are_done_once_on_two_beds_and_chosen_ones_on_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: str, done: dict[str, list[str]]
+) -> None:
+    did: dict[str, list[str]] = {}
+    down: list[str] = []
+
+    def figured(_report: Report, name: str, env: dict[str, str]) -> Outcome:
+        did.setdefault(env["REGRADE_BED_NAME"], []).extend(env["ROW"].split(","))
+        return Outcome(name, 1, 0, 0.0)
+
+    def scenario(name: str, settings: Settings, _echo: bool, more: dict[str, str]) -> Outcome:
+        did.setdefault(settings.name, []).append(f"{name} x{more['REGRADE_REMOVAL_RACES']}")
+        return Outcome(name, 1, 0, 0.0)
+
+    for name, value in {
+        "prepare": lambda: None, "figured": figured, "scenario": scenario, "ROOT": tmp_path,
+    }.items():  # fmt: skip
+        monkeypatch.setattr(make, name, value)
+    monkeypatch.setattr(make.checks, "link_types", lambda: None)
+    monkeypatch.setattr(make.checks, "build_archive", lambda: Outcome("archive", 1, 0, 0.0))
+    monkeypatch.setattr(make.Bed, "down", lambda bed: down.append(bed.settings.name))
+    monkeypatch.setenv("REGRADE_BED_NAME", "one")
+    monkeypatch.setenv("ROW", row)
+    monkeypatch.delenv("KEEP", raising=False)
+    report = Report("make faults")
+    make.faults(report)
+    assert report.ok
+    assert did == done
+    assert down == list(done)
+
+
+def test_a_row_that_there_is_not_is_told_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(make, "prepare", lambda: pytest.fail("something was made"))
+    monkeypatch.setenv("ROW", "flips,no-such")
+    with pytest.raises(parts.Failed, match=r"ROW names no-such: the rows are killed-down-lease-taken, .*removal-raced"):
+        make.faults(Report("make faults"))
