@@ -181,6 +181,14 @@ ROWS: tuple[Row, ...] = (
         level="control-plane",
     ),
     Row(
+        "soak-one-api",
+        f"{SOAK_SECONDS // 60} minutes at etcd-only, from its start on with one peer's API that it can reach, then up",
+        "soak_with_one_api",
+        NAMES[0],
+        *UP,
+        level="control-plane",
+    ),
+    Row(
         "soak-without-api",
         f"{WITHOUT_API_SECONDS // 60} minutes at etcd-only, from its start on with no API that it can reach, then up",
         "soak_without_api",
@@ -202,7 +210,7 @@ ROWS: tuple[Row, ...] = (
 )
 
 # On a second bed where all rows are done, since they wait for almost all of their time.
-BESIDE = ("flips", "soak", "soak-without-api")
+BESIDE = ("flips", "soak", "soak-one-api", "soak-without-api")
 
 # One of each kind.
 SHORT = (
