@@ -583,7 +583,7 @@ def test_an_engine_that_hangs_has_an_end(world: World) -> None:
     begun = time.monotonic()
     with pytest.raises(ports.LevelUnknown, match=r"gave no answer to inspect.*1 s"):
         world.actuator(CALL_TIMEOUT_SECONDS="1").current_level()
-    assert time.monotonic() - begun < 3
+    assert time.monotonic() - begun < 15
 
 
 def test_an_exec_that_hangs_has_an_end(world: World) -> None:
@@ -591,8 +591,8 @@ def test_an_exec_that_hangs_has_an_end(world: World) -> None:
     with pytest.raises(
         docker_client.EngineError, match=r"gave no answer to exec of container k3s within 0.5 s"
     ):
-        world.actuator()._engine.run("sleep 3", 0.5)
-    assert time.monotonic() - begun < 2
+        world.actuator()._engine.run("sleep 20", 0.5)
+    assert time.monotonic() - begun < 15
 
 
 def test_the_exit_code_and_both_streams_of_a_command(world: World) -> None:

@@ -42,6 +42,7 @@ from ansible_collections.exadev.k3s_regrade.tests.unit.adapters.stub_api import 
 LEASE_PATH = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/k3s-regrade"
 POD = Pod("prod", "web-1", "pod-uid", "ReplicaSet", False, False, False)
 TIMEOUT = 1.0
+ANSWER_SECONDS = 15.0  # far less than an answer takes that must not be waited for, and time for a busy machine
 
 
 def lease_json(version: str = "91", **spec: Any) -> dict[str, Any]:
@@ -613,11 +614,10 @@ def test_where_all_are_in_trouble_each_is_named_with_what_it_said(world: World) 
 
 
 def test_an_operation_of_two_calls_has_one_time(world: World) -> None:
+    """Each of the two answers within the time of one, and both together do not."""
     stub = world.stub(lambda request: Reply(200, lease_json(), late=0.7 * TIMEOUT))
-    begun = time.monotonic()
     with pytest.raises(ports.Unreachable):
         world.cluster(stub.url).write_lease(Lease("pi1/a", 60, "", "", 1, "91"))
-    assert time.monotonic() - begun < 1.3 * TIMEOUT
 
 
 @pytest.mark.parametrize("version", ["", "91"])
@@ -663,7 +663,7 @@ def test_61_every_call_has_an_end(world: World, reply: Reply, write: bool) -> No
             cluster.change_node("pi1", NodeChange(unschedulable=True), "7")
         else:
             cluster.nodes()
-    assert time.monotonic() - begun < TIMEOUT + 0.5
+    assert time.monotonic() - begun < ANSWER_SECONDS
     assert len(stub.requests) == 1, "sent once"
 
 
@@ -671,14 +671,14 @@ def test_a_hanging_handshake_leaves_time_for_the_next_server(world: World) -> No
     with socket.socket() as paused:
         paused.bind(("127.0.0.1", 0))
         paused.listen()
+        paused.setblocking(False)
         good = world.stub(Reply(200, NODE))
-        begun = time.monotonic()
         cluster = world.cluster(f"https://127.0.0.1:{paused.getsockname()[1]}", good.url)
         assert cluster.node("pi1").name == "pi1"
-        assert time.monotonic() - begun < TIMEOUT
-        begun = time.monotonic()
-        cluster.node("pi1")
-        assert time.monotonic() - begun < TIMEOUT / 4, "it is not asked first again"
+        paused.accept()[0].close()
+        assert cluster.node("pi1").name == "pi1"
+        with pytest.raises(BlockingIOError):  # it is not asked first again
+            paused.accept()
 
 
 def test_an_answer_that_breaks_off_is_unknown(world: World) -> None:
@@ -760,12 +760,12 @@ def test_a_peer_with_its_etcd_port_cut(world: World, monkeypatch: pytest.MonkeyP
         lambda request: (
             status(500, "etcd failed: reason withheld")
             if "readyz" in request.path
-            else Reply(200, lease_json(), late=10)
+            else Reply(200, lease_json(), late=20)
         )
     )
     begun = time.monotonic()
     answer = world.cluster(stub.url).ask_peer("127.0.0.1")
-    assert time.monotonic() - begun < 1.5
+    assert time.monotonic() - begun < ANSWER_SECONDS
     assert "500" in answer.readyz_etcd and "reason withheld" in answer.readyz_etcd
     assert "no answer within 0.5 s" in answer.lease_read
 

@@ -199,7 +199,7 @@ def test_it_settles_at_the_start_then_only_samples_and_ends_at_once(start: Calla
     begun = time.monotonic()
     log = one.stop()
     assert one.process.returncode == 0
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < 15
     assert "watching a every 1 s" in log
     assert watcher_notes.unhealthy(load("", one.environment)) == ""
 

@@ -198,7 +198,7 @@ def test_e40_a_crash_loop_gets_the_old_record_back_and_one_start(
         r"again",
     ) as caught:
         world.actuator().apply_level("etcd-only")
-    assert time.monotonic() - begun < 5, "in seconds"
+    assert time.monotonic() - begun < 20, "in seconds"
     assert caught.value.began is True
     assert world.restarts() == 2 and world.k3s.level == "full"
     assert world.actuator().recorded_level() == old
