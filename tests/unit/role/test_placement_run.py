@@ -156,8 +156,8 @@ def test_what_the_cluster_does_not_tell_is_one_line_and_no_failure_of_kubectl(fo
 
 
 def test_what_is_given_in_a_line_is_text_and_means_the_same(folder: Path) -> None:
-    """As `--extra-vars NAME=value` and an inventory in INI give it: Ansible checks a text as what it would be, and hands
-    it on as it is."""
+    """As `--extra-vars NAME=value` and an inventory in INI give it: Ansible checks a text as what it would be, and
+    hands it on as it is."""
     items = json.loads((folder / "nodes").read_text())["items"]
     for item in items:
         item["spec"]["providerID"] = "hcloud://1"
