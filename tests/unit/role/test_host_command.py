@@ -23,6 +23,7 @@ case $1 in
   inspect) echo "$STATE"; exit 0 ;;
 esac
 for word; do echo "$word"; done >"$FOLDER/words"
+echo "$DOCKER_HOST" >"$FOLDER/bin/host"
 case "$*" in
   *" --hold="*)
     case $HOLD in
@@ -42,14 +43,16 @@ exit "${CODE:-0}"
 
 
 class Host:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **changes: object) -> None:
         self.folder = folder
-        (folder / "bin").mkdir()
+        (folder / "bin").mkdir(parents=True)
         for path, text in (
             ("bin/docker", DOCKER),
             (
                 "regrade",
-                rendered("regrade.sh.j2", __github_runner_cluster_regrade_dir="/srv/cluster/regrade"),
+                rendered(
+                    "regrade.sh.j2", **{"__github_runner_cluster_regrade_dir": "/srv/cluster/regrade", **changes}
+                ),
             ),
         ):
             (folder / path).write_text(text)
@@ -77,6 +80,17 @@ class Host:
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
     return Host(tmp_path)
+
+
+def test_folders_whose_names_hold_a_space_are_found(tmp_path: Path) -> None:
+    """Where the service does not run, its folder is named to Compose."""
+    host = Host(tmp_path, __github_runner_cluster_regrade_dir="/srv/my cluster/regrade")
+    code, _output, errors = host.run("status", STATE="No such container")
+    assert (code, errors) == (0, "")
+    assert "--project-directory=/srv/my cluster/regrade" in host.words()
+    host = Host(tmp_path / "other", github_runner_cluster_regrade_docker_socket="/run/my engine/docker.sock")
+    assert host.run("status")[1:] == ("", "")
+    assert host.read("bin/host") == "unix:///run/my engine/docker.sock\n"
 
 
 INSIDE = ["exec", "--interactive", "k3s-regrade", "python3", "-m", "regrade.cli"]

@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Tuple
+from typing import Any, Dict, Tuple
 
 import pytest
+import yaml
 from ansible_collections.exadev.k3s_regrade.tests.unit.role import played
+from ansible_collections.exadev.k3s_regrade.tests.unit.role.test_role_files import text
+from jinja2 import Environment
 
 # kubectl of 1.29, which knows no ValidatingAdmissionPolicy of v1: what it was given is kept, and each call is counted.
 DOCKER = """#!/bin/sh
@@ -59,3 +63,20 @@ def test_a_rehearsal_takes_no_guard_off(tmp_path: Path, words: Tuple[str, ...]) 
     assert code == 0, output
     (call,) = [call for call in (tmp_path / "calls").read_text().splitlines() if " delete " in call]
     assert ("--dry-run=server" in call) == bool(words)
+
+
+@pytest.mark.parametrize("name", ["1234", "12e5", "true", "null", "192.168.1.12", "node3.lan"])
+def test_a_node_whose_name_looks_like_a_number_is_named_by_its_text(name: str) -> None:
+    environment = Environment(trim_blocks=True)
+    environment.filters.update({"extract": lambda host, of: of[host], "to_json": json.dumps, "bool": bool})
+    server = {"__github_runner_cluster_server": {"node_name": name}}
+    given: Dict[str, Any] = {"ansible_play_hosts": ["pi-a"], "hostvars": {"pi-a": server}}
+    given.update(__github_runner_cluster_namespace="k3s-regrade", __github_runner_cluster_lease="k3s-regrade")
+    manifest = environment.from_string(text("templates", "objects.yaml.j2")).render(given)
+    objects = [document for document in yaml.safe_load_all(manifest) if name in str(document)]
+    assert [document["metadata"]["name"] for document in objects] == [
+        name, f"{name}-token", f"k3s-regrade-{name}", f"k3s-regrade-{name}",
+    ]  # fmt: skip
+    assert objects[1]["metadata"]["annotations"] == {"kubernetes.io/service-account.name": name}
+    assert objects[2]["rules"][0]["resourceNames"] == [name]
+    assert objects[3]["subjects"][0]["name"] == name

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,7 @@ def rendered(name: str, **changes: object) -> str:
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
     environment.globals["lookup"] = lambda kind, template: rendered(template, **changes)
     environment.filters["hash"] = lambda text, kind: hashlib.new(kind, text.encode()).hexdigest()
+    environment.filters["quote"] = shlex.quote
     environment.filters["dirname"] = lambda path: path.rpartition("/")[0]
     environment.tests["match"] = lambda value, pattern: re.match(pattern, value) is not None
     return environment.from_string(text("templates", name)).render({**GIVEN, **changes})
@@ -108,7 +110,7 @@ def test_the_variable_that_is_named_beside_a_setting_is_the_one_that_sets_it() -
     where = where.replace("__github_runner_cluster_peers", "github_runner_cluster_regrade_kube_server")
     assert "given = github_runner_cluster_regrade_kube_server" in text("vars", "main.yml")
     for key, variable in cures.VARIABLES.items():
-        assert re.search(rf"^(export )?{key}=(unix://)?{{{{ {variable}\b", where, re.M), key
+        assert re.search(rf"^(export )?{key}={{{{ (\('unix://' ~ )?{variable}\b", where, re.M), key
     for key, (name, *more) in VARIABLES.items():
         if key in cures.VARIABLES:
             assert cures.VARIABLES[key] == f"github_runner_cluster_regrade_{name}" and not more
