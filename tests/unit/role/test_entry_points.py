@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The entry points as a play calls them, without the rest of the role: run by Ansible itself, over a stand-in of docker.
+"""The entry points as a play calls them, without the rest of the role, run by Ansible itself over a stand-in of docker.
 
 What is judged of what they read is the filters' tests'.
 """

@@ -90,6 +90,13 @@ def test_every_runtime_has_what_the_role_asks_of_one() -> None:
     assert {f"{before}{runtime}{after}" for before, after in asked for runtime in runtimes} <= tasks
 
 
+def test_a_number_that_is_worked_out_is_compared_as_one() -> None:
+    """Before ansible-core 2.19 what comes of a template is text, which no number can be compared with."""
+    for path in (ROLE / "tasks").iterdir():
+        for name in re.findall(r'retries: "\{\{ (\w+) \}\}"', text("tasks", path.name)):
+            assert re.findall(rf"[<>=] {name}\b(?! \| int)", text("tasks", path.name)) == [], (path.name, name)
+
+
 def test_what_a_refused_drain_tells_to_set_can_be_set_by_the_role() -> None:
     settings = load(
         rendered(
