@@ -47,7 +47,12 @@ def test_never_a_mix(bed: Bed, api: AdminApi, server2: Server, race: int) -> Non
             assert all(removal.service_runs(server) for server in bed.servers)
             wait_for("server2 is below full", lambda: observer.label(api, "server2") != "full", 60)
             assert not str(api.call("GET", removal.LEASE)["spec"].get("holderIdentity")).startswith("turning")
-        assert removal.k3s_started(bed) == k3s
+        # Where it was refused, memory is short on: by now the watcher of server2 may have gone on to etcd-only.
+        steps = [] if run.code == 0 else ["server2"]
+        started = removal.k3s_started(bed)
+        assert {name: started[name] for name in k3s if name not in steps} == {
+            name: at for name, at in k3s.items() if name not in steps
+        }
     finally:
         pressure.put(server2, pressure.CALM)
     if run.code == 0:
