@@ -112,8 +112,8 @@ def pressure(server: Server, _cluster: Cluster) -> Iterator[str]:
         )
 
 
-def settings(server: Server, _cluster: Cluster) -> Iterator[str]:
-    error = server.settings_error
+def settings(server: Server, cluster: Cluster) -> Iterator[str]:
+    error = server.settings_error or _unmoved(server, cluster)
     total = server.found.get("memory_total")
     if server.settings and isinstance(total, int) and total > 0:
         try:
@@ -127,6 +127,17 @@ def settings(server: Server, _cluster: Cluster) -> Iterator[str]:
         )
         told = f" Put it right in {', '.join(names)}." if names else ""
         yield f"its settings cannot be used: {error}.{told}"
+
+
+def _unmoved(server: Server, cluster: Cluster) -> str:
+    """The core knows k3s's usual port, and not what this server was given in its place."""
+    port = placement.flags_of(cluster.nodes.get(server.node_name, {})).get("https-listen-port", "")
+    if not server.settings or port != str(server.settings.etcd_only_https_port):
+        return ""
+    return (
+        f"ETCD_ONLY_HTTPS_PORT={port} is the port of this server's own API, which is to be moved at etcd-only; choose "
+        "another, or 0 to leave k3s's own"
+    )
 
 
 def named(server: Server, cluster: Cluster) -> Iterator[str]:

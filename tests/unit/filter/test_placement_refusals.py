@@ -299,6 +299,10 @@ CASES: Dict[str, Tuple[Change, Change]] = {
             w.set(memavailable_floor="64MiB", headroom_etcd_only="200MiB"),
         ),
     ),
+    "a port at etcd-only that is the API's own": (
+        started("--https-listen-port", "16443"),
+        lambda w: (started("--https-listen-port", "16443")(w), w.set(etcd_only_https_port=0)),
+    ),
     # -- what could not act
     "no docker": (lambda w: w.unable(engine_error="missing", socket_there=False), lambda w: None),
     "no Docker socket": (
