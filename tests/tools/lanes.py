@@ -18,8 +18,9 @@ import parts
 from layout import Settings
 from report import Outcome
 
-COUNT = 3
-"""As many as a machine with two cores carries: a scenario takes 0.7 of one on average, and waits for the rest."""
+COUNT = 2
+"""As many as a machine with two cores carries: a scenario takes most of one, and a third would make each slower by more
+than it saves."""
 
 
 def beds(first: Settings, count: int = COUNT) -> list[Settings]:
