@@ -118,9 +118,10 @@ def run_regrade(command: str, arguments: List[str], timeout: int, needed: Sequen
             "missing",
         ) from None
     except PermissionError:
-        raise CommandFailed(
-            f"{command} may not be run by {_who()}: use become: true.", "permission"
-        ) from None
+        cure = "use become: true." if os.geteuid() else (
+            "it is no file that may be executed. Run the role again, or name the command in the option command."
+        )
+        raise CommandFailed(f"{command} may not be run by {_who()}: {cure}", "permission") from None
     except OSError as error:
         raise CommandFailed(f"{command} could not be run: {error.strerror or error}.", "failed") from None
     except subprocess.TimeoutExpired:

@@ -264,12 +264,16 @@ def test_a_missing_command_says_what_to_do(host: Host) -> None:
     assert answer["kind"] == "missing"
 
 
-def test_a_command_that_may_not_be_run_says_what_to_do(host: Host) -> None:
-    host.answers(THERE)
-    host.command.chmod(stat.S_IRUSR)
-    answer = run("regrade_level_info", host)
-    assert "may not be run by the user with id" in failure(answer)
-    assert "use become: true" in failure(answer)
+@pytest.mark.parametrize("folder", [False, True])
+@pytest.mark.parametrize(("user", "cure"), [(1000, "use become: true."), (0, "it is no file that may be executed.")])
+def test_a_command_that_may_not_be_run_says_what_to_do(host: Host, user: int, cure: str, folder: bool) -> None:
+    if folder:
+        host.command.mkdir()
+    else:
+        host.answers(THERE)
+        host.command.chmod(stat.S_IRUSR)
+    answer = run("regrade_level_info", host, user=user)
+    assert f"may not be run by the user with id {user}: {cure}" in failure(answer)
     assert answer["kind"] == "permission"
 
 
