@@ -120,6 +120,11 @@ def _unreadable(report: Optional[Dict[str, Any]]) -> str:
     """Why nothing can be told from the report, or an empty text."""
     if not report:
         return "no server could tell a report of the cluster: look whether one of them and its API can be reached"
+    if not isinstance(report, dict):
+        return (
+            "the report is no mapping (%s): give what regrade_cluster_info returns as cluster, or what `regrade "
+            "heartbeat` printed through from_json" % type(report).__name__
+        )
     version = report.get("version", 0)  # before the levels there was none
     if not isinstance(version, int) or version > KNOWN_VERSION:
         return (

@@ -127,9 +127,11 @@ def test_outages_come_first() -> None:
         report(nodes=None),
         report({"ready": True}),
         report(nodes=["a", "b"]),
+        '{"version": 1, "nodes": []}',
+        ["a"],
     ],
 )
-def test_a_report_that_cannot_be_read_is_an_alert_and_no_silence(told: Optional[Dict[str, Any]]) -> None:
+def test_a_report_that_cannot_be_read_is_an_alert_and_no_silence(told: Any) -> None:
     assert alerts(told, expected=["a"]) == [("report", "")]
 
 
