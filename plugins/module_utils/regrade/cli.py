@@ -4,8 +4,8 @@
 
 Exit codes: 0 done, or nothing to do; 1 the watcher is not well (`health` alone); 2 usage or settings;
 3 refused, nothing was changed; 4 the step failed or is open; 5 the state is not known. `with-lease` gives back its
-command's own exit code, and 4 where the Lease was lost meanwhile. `watch` and `health` import nothing heavy, so
-argparse and all that needs a library come in only for the other verbs.
+command's own exit code, and 4 where the Lease was lost meanwhile. `watch`, `health` and `metrics` import nothing
+heavy, so argparse and all that needs a library come in only for the other verbs.
 """
 
 from __future__ import annotations
@@ -50,6 +50,11 @@ def main(arguments: list[str] | None = None) -> int:
         priority.be_ordinary()
         if words[:1] == ["health"] and "-h" not in words and "--help" not in words:
             return _health(words[1:])
+        if words[:1] == ["metrics"] and "-h" not in words and "--help" not in words:
+            from .app import metrics
+
+            _out(metrics.now(_settings(_light_options(words[1:])[0])), end="")
+            return DONE
         options = _parse(words)
     except (UsageWrong, SettingsWrong) as error:
         return _tell(error, "--json" in words, "--automatic" in words)
@@ -290,6 +295,9 @@ def _parse(words: list[str]) -> argparse.Namespace:
         "health",
         parents=[light],
         help="whether the watcher is well (exit code 0 or 1), for a container's health check",
+    )
+    verbs.add_parser(
+        "metrics", parents=[light], help="what the watcher noted, for Prometheus: always its text format"
     )
     at = words.index("--") if words[:1] == ["with-lease"] and "--" in words else len(words)
     options = parser.parse_args(words[:at])

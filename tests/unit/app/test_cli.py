@@ -174,6 +174,7 @@ def test_settle_and_release_report(cluster: Cluster, capsys: pytest.CaptureFixtu
         (["watch", "--loud"], "unexpected '--loud'; the options here are --settings FILE and --json"),
         (["watch", "--settings"], "unexpected '--settings'"),
         (["health", "--loud"], "unexpected '--loud'; the options here are --settings FILE and --json"),
+        (["metrics", "--loud"], "unexpected '--loud'; the options here are --settings FILE and --json"),
     ],
 )
 def test_usage_is_2_and_one_line(

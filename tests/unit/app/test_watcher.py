@@ -38,7 +38,7 @@ class Watcher:
 
     CODE = ""  # Python that runs before it
 
-    def __init__(self, folder: Path, child: str, *options: str) -> None:
+    def __init__(self, folder: Path, child: str, *options: str, **settings: str) -> None:
         self.folder = folder
         (folder / "meminfo").write_text("MemTotal: 4000000 kB\nMemAvailable: 3000000 kB\n")
         (folder / "pressure").write_text("some avg10=0 avg60=0 avg300=0 total=0\n")
@@ -50,7 +50,7 @@ class Watcher:
             "MEMINFO_FILE": str(folder / "meminfo"), "STATE_DIR": str(folder / "state"),
             "LOCK_FILE": str(folder / "lock"), "SAMPLE_SECONDS": "1", "PRESSURE_WINDOW_SECONDS": "3",
             "SUSTAIN_DOWN_SECONDS": "2", "SUSTAIN_UP_SECONDS": "2", "COOLDOWN_DOWN_SECONDS": "4",
-            "COOLDOWN_UP_SECONDS": "4", "SETTLE_SECONDS": "5",
+            "COOLDOWN_UP_SECONDS": "4", "SETTLE_SECONDS": "5", **settings,
         }  # fmt: skip
         code = (
             f"{self.CODE}import sys; from regrade import cli; from regrade.app import watcher; "
@@ -85,8 +85,8 @@ class Watcher:
 def start(tmp_path: Path) -> Iterator[Callable[..., Watcher]]:
     started: List[Watcher] = []
 
-    def begin(child: str, *options: str) -> Watcher:
-        started.append(Watcher(tmp_path, child, *options))
+    def begin(child: str, *options: str, **settings: str) -> Watcher:
+        started.append(Watcher(tmp_path, child, *options, **settings))
         return started[-1]
 
     yield begin
@@ -102,6 +102,8 @@ WELL = "echo result=done; echo action=nothing; echo level=full; echo message=wel
 def test_the_idle_loop_loads_nothing_but_what_is_allowed() -> None:
     code = (
         "import sys\nbare = set(sys.modules)\nfrom regrade import cli\nfrom regrade.app import watcher\n"
+        "assert not [name for name in sys.modules if 'metrics' in name]\n"  # nor what writes no METRICS_FILE needs
+        "from regrade.app import metrics\n"
         "print(*sorted(set(sys.modules) - bare))"
     )
     done = subprocess.run(
@@ -136,6 +138,24 @@ def test_with_json_each_line_of_the_log_is_an_object(start: Callable[..., Watche
     assert told[0]["message"].startswith("watching a every 1 s")
     assert 'settle: done: a "word"' in [line["message"] for line in told]
     assert one.asked() == ["settle --automatic --json"], "what a child logs is JSON too"
+
+
+def test_the_metrics_are_written_at_every_sample_and_gone_once_it_is_stopped(
+    start: Callable[..., Watcher], tmp_path: Path
+) -> None:
+    path = tmp_path / "out" / "a.prom"
+    one = start(WELL, METRICS_FILE=str(path))
+    one.until(lambda: one.notes().get("level") == "full")
+    path.parent.mkdir()  # a folder that comes late is found
+    known = 'k3s_regrade_level{server="a",level="full"} 1\n'
+    one.until(lambda: path.exists() and known in path.read_text())
+    before = path.read_text()
+    assert 'k3s_regrade_below_full{server="a"} 0\n' in before
+    one.until(lambda: path.read_text() != before)
+    log = one.stop()
+    assert not list(path.parent.iterdir())
+    assert log.count(f"METRICS_FILE={path} cannot be written: No such file or directory") == 1
+    assert one.process.returncode == 0
 
 
 def test_still_over_at_the_lowest_level_asks_for_an_alert_and_no_step(

@@ -197,3 +197,11 @@ def test_the_data_folder_is_an_absolute_path_or_left_to_k3ss_own_settings() -> N
     assert (made().data_dir, made(DATA_DIR="/srv/k3s/").data_dir) == ("", "/srv/k3s")
     with pytest.raises(SettingsWrong, match=r"DATA_DIR=data is not an absolute path of k3s's data folder"):
         made(DATA_DIR="data")
+
+
+def test_the_file_of_metrics_is_one_that_node_exporter_reads_in_a_folder_to_be_given_away() -> None:
+    assert made().metrics_file == ""
+    assert made(METRICS_FILE="/run/k3s-regrade/a.prom").metrics_file == "/run/k3s-regrade/a.prom"
+    for wrong in ("run/a.prom", "/run/a.txt", "/run/", "/a.prom", "//a.prom"):
+        with pytest.raises(SettingsWrong, match=f"METRICS_FILE={wrong} is not .* ends in .prom"):
+            made(METRICS_FILE=wrong)

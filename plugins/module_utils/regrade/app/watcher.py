@@ -112,6 +112,11 @@ class Loop:
         self._noted = self._kept(self._note_path)
         self._watch = watch.begin(self._memory, self._noted, missing)
         self._notes = Notes(settings)
+        self._textfile = None
+        if settings.metrics_file:
+            from .metrics import Textfile  # what does not write it shall not carry it
+
+            self._textfile = Textfile(settings)
 
     def run(self) -> int:
         """Until SIGTERM (0), or until there is nothing it could watch (2)."""
@@ -144,7 +149,11 @@ class Loop:
         if self._child is None:
             self._watch = watch.on_journal(self._watch, self._step_open(), sample.monotonic)
         self._watch, decision, commands = watch.on_sample(self._watch, sample, self._settings)
-        self._notes.write(watch.notes(self._watch, decision, sample))
+        notes = watch.notes(self._watch, decision, sample)
+        self._notes.write(notes)
+        failed = self._textfile.write(notes, watch.memory_of(self._watch)) if self._textfile else ""
+        if failed:
+            self._log.say(failed)
         return self._do(commands)
 
     def _listen(self) -> int | None:
@@ -248,6 +257,8 @@ class Loop:
     def _stop(self) -> int:
         """At once, or after the step under way, bounded: a step that is cut off is ended by the next
         watcher."""
+        if self._textfile:
+            self._textfile.remove()
         if self._child is None:
             return 0
         self._log.say(f"stopping: waiting up to {STOP_SECONDS:.0f} s for {self._watch.busy}")

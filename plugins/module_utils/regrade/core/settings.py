@@ -64,6 +64,7 @@ class Settings(NamedTuple):
     meminfo_file: str
     state_dir: str
     lock_file: str
+    metrics_file: str
     sample_seconds: float
     pressure_window_seconds: float
     pressure_threshold: float
@@ -157,6 +158,16 @@ def _absolute(what: str) -> Callable[[str, str], str]:
     return parse
 
 
+def _textfile(key: str, value: str) -> str:
+    """Its folder is what the service may write to, so it is not the root."""
+    if value and not (value.startswith("/") and value.endswith(".prom") and value.rpartition("/")[0].strip("/")):
+        raise SettingsWrong(
+            f"{key}={value} is not the absolute path of a file in a folder, with a name that ends in .prom: "
+            "node_exporter reads no other"
+        )
+    return value
+
+
 def _unit(key: str, value: str) -> str:
     """With its ending, which may be left out as for systemctl."""
     name = value if value.endswith(".service") else f"{value}.service"
@@ -226,6 +237,7 @@ KEYS: dict[str, Tuple[Optional[str], Callable[[str, str], object]]] = {
     "MEMINFO_FILE": ("/proc/meminfo", _text),
     "STATE_DIR": ("/var/lib/regrade", _text),
     "LOCK_FILE": ("/run/lock/regrade.lock", _text),
+    "METRICS_FILE": ("", _textfile),  # for node_exporter; none where empty
     "SAMPLE_SECONDS": ("5", _seconds(1, 30)),
     "PRESSURE_WINDOW_SECONDS": ("60", _seconds(3, 3600)),
     "PRESSURE_THRESHOLD": ("20%", _share(1, 100)),

@@ -356,6 +356,7 @@ def notes(watch: Watch, decision: Decision, sample: Sample) -> dict[str, str]:
         "verdict": decision.verdict,
         "pressure": "" if reading.pressure is None else f"{reading.pressure:.4f}",
         "mem_available": "" if reading.available is None else str(reading.available),
+        "mem_total": "" if reading.total is None else str(reading.total),
         "over_for": f"{decision.over_for:.0f}",
         "over_asked": f"{decision.over_asked:.0f}",
         "calm_for": f"{decision.calm_for:.0f}",
