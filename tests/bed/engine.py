@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -60,6 +61,28 @@ def packages(*names: str) -> None:
             apt = ["apt-get", "-q", "-o=DPkg::Lock::Timeout=300"]
             part.run([*apt, "update"], env=env, timeout=600)
             part.run([*apt, "install", "-y", "--no-install-recommends", *missing], env=env, timeout=1200)
+
+
+def unpacked(name: str) -> Path:
+    """A Debian package in the cache, not installed: its programs without the service that it would start."""
+    kept = cache.folder("debian") / name
+    with cache.lock("apt"):
+        if kept.is_dir():
+            return kept
+        if shutil.which("apt-get") is None:
+            raise Failed(
+                f"programs of the Debian package {name} are needed and there is no apt-get: install them by hand"
+            )
+        with Part("Debian packages") as part, tempfile.TemporaryDirectory(dir=kept.parent) as made:
+            say(f"[Debian packages] unpacking {name} into {kept}; nothing is installed")
+            if os.geteuid() == 0:
+                part.run(["apt-get", "-q", "update"], timeout=600)
+            # Where nothing but root may enter, apt says so and downloads as root.
+            part.run(["apt-get", "-q", "download", name], cwd=Path(made), timeout=600)
+            (found,) = Path(made).glob("*.deb")
+            part.run(["dpkg-deb", "--extract", str(found), f"{made}/{name}"], timeout=120)
+            Path(made, name).rename(kept)
+    return kept
 
 
 def _installed(name: str) -> bool:

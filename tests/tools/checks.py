@@ -46,6 +46,8 @@ class Check:
     types_on_path: bool = False
     debian: Optional[str] = None
     """The Debian package it comes with, where it is no program of the environment."""
+    unpacked: bool = False
+    """Whether that package is not to be installed, as it would start a service."""
     given: bool = False
     """Whether it is told the files."""
 
@@ -88,6 +90,18 @@ CHECKS = (
     ),
     Check("shellcheck", ("shellcheck",), ("examples/**/*.sh", ".ci/run"), debian="shellcheck", given=True),
     Check(
+        "alert rules", ("promtool", "check", "rules"), ("examples/monitoring/alerts.yml",),
+        r"SUCCESS: [1-9]\d* rules found", debian="prometheus", unpacked=True, given=True,
+    ),
+    Check(
+        "tests of the alert rules", ("promtool", "test", "rules"), ("examples/monitoring/alerts_test.yml",),
+        r"SUCCESS", debian="prometheus", unpacked=True, given=True,
+    ),
+    Check(
+        "alertmanager", ("amtool", "check-config"), ("examples/monitoring/alertmanager.yml",),
+        r"[1-9]\d* inhibit rules", debian="prometheus-alertmanager", unpacked=True, given=True,
+    ),
+    Check(
         "changelog",
         ("antsibull-changelog", "lint"),
         ("changelogs/config.yaml", "changelogs/fragments/*.y*ml"),
@@ -108,7 +122,7 @@ def run_all() -> Iterator[Outcome]:
     """Every check that needs no cluster, two at a time; `link_types` has to be done before."""
     for check in CHECKS:
         if check.debian and not shutil.which(check.command[0]):
-            engine.packages(check.debian)
+            (engine.unpacked if check.unpacked else engine.packages)(check.debian)
     yield build_archive()
     with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
         yield from pool.map(_run, CHECKS)
@@ -149,7 +163,7 @@ def _problem(check: Check) -> tuple[Optional[str], str]:
         NO_COLOR="1",
         **({"PYTHONPATH": str(TYPES)} if check.types_on_path else {}),
     )
-    program = check.command[0] if check.debian else str(dotvenv.program(check.command[0]))
+    program = _program(check)
     files = sorted(str(file) for subject in check.subjects for file in ROOT.glob(subject)) if check.given else []
     command = [program, *check.command[1:], *files]
     try:
@@ -164,6 +178,15 @@ def _problem(check: Check) -> tuple[Optional[str], str]:
     if check.seen is not None and not re.search(check.seen, output):
         return f"it does not say that it checked anything (expected {check.seen!r})", output
     return None, output
+
+
+def _program(check: Check) -> str:
+    name = check.command[0]
+    if check.debian is None:
+        return str(dotvenv.program(name))
+    if check.unpacked and not shutil.which(name):
+        return str(engine.unpacked(check.debian) / "usr" / "bin" / name)
+    return name
 
 
 def simulate() -> Outcome:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Optional
 
 import pytest
 
@@ -112,3 +113,24 @@ def test_only_the_pid_file_of_an_engine_that_lives_is_left(
 
 def test_a_pid_file_that_is_not_there_is_no_trouble(tmp_path: Path) -> None:
     engine.forget_dead(tmp_path / "docker.pid", "dockerd", tmp_path)
+
+
+def test_a_package_is_unpacked_once_and_never_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(engine.shutil, "which", lambda name: f"/usr/bin/{name}")
+    ran: list[list[str]] = []
+
+    def run(_part: object, command: list[str], cwd: Optional[Path] = None, **_: object) -> None:
+        ran.append(command)
+        if cwd is not None:
+            (cwd / "tool_1_all.deb").touch()
+        elif command[0] == "dpkg-deb":
+            Path(command[-1], "usr").mkdir(parents=True)
+
+    monkeypatch.setattr(engine.Part, "run", run)
+    made = engine.unpacked("tool")
+    assert (made / "usr").is_dir() and engine.unpacked("tool") == made
+    first, second = (command for command in ran if "update" not in command)
+    assert first == ["apt-get", "-q", "download", "tool"]
+    assert second[:2] == ["dpkg-deb", "--extract"]
+    assert [path.name for path in made.parent.iterdir()] == ["tool"], "no archive is kept"
