@@ -66,6 +66,7 @@ VARIABLES: Dict[str, Tuple[str, ...]] = {
     "DRAIN_TIMEOUT_SECONDS": ("drain_timeout_seconds",),
     "ETCD_ONLY_HTTPS_PORT": ("etcd_only_https_port",),
     "KUBE_SERVER": ("kube_server",),
+    "METRICS_FILE": ("metrics_file",),
 }
 
 

@@ -46,6 +46,7 @@ GIVEN = {
 }
 
 
+METRICS = {"github_runner_cluster_regrade_metrics_file": "/run/k3s-regrade/k3s_regrade.prom"}
 SYSTEMD = {
     "github_runner_cluster_regrade_runtime": "systemd",
     "__github_runner_cluster_regrade_dir": "/opt/regrade",
@@ -164,6 +165,20 @@ def test_one_base_image_is_named_everywhere() -> None:
     assert f"ARG BASE={base}\n" in text("files", "Dockerfile")
 
 
+def test_the_services_folder_of_metrics_is_mounted_to_be_written_where_there_is_one() -> None:
+    without = yaml.safe_load(rendered("compose.yaml.j2"))["services"]["regrade"]
+    service = yaml.safe_load(rendered("compose.yaml.j2", **METRICS))["services"]["regrade"]
+    assert service["read_only"] is True
+    assert [one for one in service["volumes"] if one not in without["volumes"]] == ["/run/k3s-regrade:/run/k3s-regrade"]
+    assert load(rendered("settings.env.j2", **METRICS), {}).metrics_file == "/run/k3s-regrade/k3s_regrade.prom"
+    assert load(rendered("settings.env.j2"), {}).metrics_file == ""
+
+
+def test_a_file_of_metrics_that_the_core_refuses_is_told_with_the_roles_variable() -> None:
+    assert VARIABLES["METRICS_FILE"] == ("metrics_file",)
+    assert "github_runner_cluster_regrade_metrics_file" in OPTIONS
+
+
 # --- the second runtime ---
 
 
@@ -198,6 +213,13 @@ def test_the_unit_writes_where_k3s_reads_and_keeps_few_of_roots_rights() -> None
     assert found["ReadWritePaths"] == ["/etc/rancher/k3s /var/lib/regrade /run/lock"]
     assert found["CapabilityBoundingSet"] == ["CAP_IPC_LOCK CAP_KILL CAP_SYS_PTRACE"]
     assert (found["Restart"], found["KillMode"]) == (["always"], ["mixed"])
+
+
+def test_the_unit_may_write_metrics_and_runs_where_their_folder_cannot_be_made() -> None:
+    found = unit(**METRICS)
+    assert found["ReadWritePaths"] == [*unit()["ReadWritePaths"], "-/run/k3s-regrade"]
+    assert found["ExecStartPre"] == ["-+/bin/sh -c 'umask 022 && exec mkdir -p /run/k3s-regrade'"]
+    assert "ExecStartPre" not in unit()
 
 
 def test_the_units_text_changes_with_the_settings() -> None:
