@@ -62,7 +62,16 @@ def test_the_service_runs_by_itself_and_can_write_little(server: Server) -> None
     assert found["HostConfig"]["ReadonlyRootfs"] is True
     assert found["HostConfig"]["NetworkMode"] == "host"
     writable = sorted(mount["Destination"] for mount in found["Mounts"] if mount["RW"])
-    assert writable == ["/run/lock", "/var/lib/regrade", "/var/run/docker.sock"]
+    assert writable == ["/run/k3s-regrade", "/run/lock", "/var/lib/regrade", "/var/run/docker.sock"]
+
+
+def test_the_metrics_are_there_for_node_exporter(server: Server, target: Host) -> None:
+    """On the host, and for others than root to read."""
+    written = target.file("/run/k3s-regrade/k3s_regrade.prom")
+    assert (written.user, written.mode) == ("root", 0o644)
+    text = written.content_string
+    assert f'k3s_regrade_info{{server="{server.name}",runtime="docker",step_up="automatic"}} 1\n' in text
+    assert f'k3s_regrade_memory_available_bytes{{server="{server.name}"}} ' in text
 
 
 def test_it_has_no_right_that_it_does_not_use(server: Server) -> None:

@@ -34,6 +34,13 @@ def test_the_kubeconfig_is_for_root_alone_and_the_settings_name_the_unit(machine
     assert "CONTAINER=" not in settings
 
 
+def test_the_metrics_are_there_for_node_exporter(machine: Machine) -> None:
+    written = testinfra.get_host(f"docker://{machine.host_container}").file("/run/k3s-regrade/k3s_regrade.prom")
+    assert (written.user, written.mode) == ("root", 0o644)
+    text = written.content_string
+    assert f'k3s_regrade_info{{server="{machine.name}",runtime="systemd",step_up="automatic"}} 1\n' in text
+
+
 def test_the_watchers_memory_is_locked_and_no_more_than_it_may_take(machine: Machine) -> None:
     pid = machine.systemctl("show", "--property=MainPID", "--value", UNIT).stdout.strip()
     lines = machine.sh(f"cat /proc/{pid}/status").stdout.splitlines()
@@ -52,7 +59,7 @@ def test_it_may_touch_little_of_the_host(machine: Machine) -> None:
         key: set(value.split()) for key, _sep, value in (line.partition("=") for line in shown.splitlines())
     }
     assert kept == {
-        "ReadWritePaths": {"/etc/rancher/k3s", "/var/lib/regrade", "/run/lock"},
+        "ReadWritePaths": {"/etc/rancher/k3s", "/var/lib/regrade", "/run/lock", "-/run/k3s-regrade"},
         "CapabilityBoundingSet": {"cap_kill", "cap_ipc_lock", "cap_sys_ptrace"},
     }
 
