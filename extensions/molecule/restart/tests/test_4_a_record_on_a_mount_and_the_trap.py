@@ -22,7 +22,7 @@ from scenario import told
 WAYS = [restarts.docker_restart, restarts.recreate]
 # A boot that takes longer than the peers need to take the address out of their list is not trapped; and on k3s itself
 # chance decides.
-TRIES = 3
+TRIES = 6
 BALANCER = "/var/lib/rancher/k3s/agent/etc/k3s-agent-load-balancer.json"
 
 
