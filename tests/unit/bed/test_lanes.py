@@ -201,3 +201,14 @@ def test_a_row_that_there_is_not_is_told_before_anything_is_made(monkeypatch: py
     monkeypatch.setenv("ROW", "flips,no-such")
     with pytest.raises(parts.Failed, match=r"ROW names no-such: the rows are killed-down-lease-taken, .*removal-raced"):
         make.faults(Report("make faults"))
+
+
+def test_a_scenario_by_its_name_finds_what_its_tests_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in a clean clone, where nothing else has linked it."""
+    did: list[str] = []
+    monkeypatch.setattr(make, "prepare", lambda: did.append("prepared"))
+    monkeypatch.setattr(make.checks, "link_types", lambda: did.append("linked"))
+    monkeypatch.setattr(make, "run_scenarios", lambda _report, names: did.extend(names))
+    monkeypatch.setenv("SCENARIO", "systemd")
+    make.molecule(Report("make molecule"))
+    assert did == ["prepared", "linked", "systemd"]
