@@ -358,14 +358,8 @@ def press_all(bed: Bed, api: AdminApi, row: Row) -> dict[str, Any]:
     cycles = dict.fromkeys((server.name for server in bed.servers), 0)
     until = time.monotonic() + PRESSED_SECONDS
     while time.monotonic() < until:
-        for server in bed.servers:
-            pressure.put(server, pressure.OVER)
-        stepped = wait_for("one is at etcd-only", partial(_at_etcd_only, bed, api), STEP_SECONDS)
-        time.sleep(PRESSED_ON_SECONDS)
-        below = [name for name in cycles if label(api, name) != "full"]
-        assert below == [stepped], f"below full are {', '.join(below)}"
-        scenario.calm(bed)
-        wait_for(f"{stepped} is at full", partial(at_full_again, api, stepped), STEP_SECONDS)
+        stepped = _one_steps_down(bed, api)
+        _and_back(bed, api, stepped)
         cycles[stepped] += 1
     return {f"cycles of {name}": count for name, count in cycles.items()}
 
@@ -376,16 +370,10 @@ def press_the_machine(bed: Bed, api: AdminApi, row: Row) -> dict[str, Any]:
     _role({"github_runner_cluster_regrade_pressure_file": "/proc/pressure/memory"})
     try:
         with _thrashing(bed):
-            for server in bed.servers:
-                pressure.put(server, pressure.OVER)
-            stepped = wait_for("one is at etcd-only", partial(_at_etcd_only, bed, api), STEP_SECONDS)
-            time.sleep(PRESSED_ON_SECONDS)
-            below = [server.name for server in bed.servers if label(api, server.name) != "full"]
-            assert below == [stepped], f"below full are {', '.join(below)}"
+            stepped = _one_steps_down(bed, api)
             some = re.match(r"some avg10=([\d.]+)", Path("/proc/pressure/memory").read_text(encoding="utf-8"))
             assert some is not None
-        scenario.calm(bed)
-        wait_for(f"{stepped} is at full", partial(at_full_again, api, stepped), STEP_SECONDS)
+        _and_back(bed, api, stepped)
     finally:
         scenario.calm(bed)
         _role({})
@@ -480,6 +468,23 @@ class Racer:
 
 def _hand_lease_to(api: AdminApi, holder: str) -> None:
     api.call("PATCH", LEASE, {"spec": {"holderIdentity": holder}})
+
+
+def _one_steps_down(bed: Bed, api: AdminApi) -> str:
+    """Memory gets short on all, until one is at etcd-only; a while later no other is below full. Its name."""
+    for server in bed.servers:
+        pressure.put(server, pressure.OVER)
+    stepped = wait_for("one is at etcd-only", partial(_at_etcd_only, bed, api), STEP_SECONDS)
+    time.sleep(PRESSED_ON_SECONDS)
+    below = [server.name for server in bed.servers if label(api, server.name) != "full"]
+    assert below == [stepped], f"below full are {', '.join(below)}"
+    return stepped
+
+
+def _and_back(bed: Bed, api: AdminApi, stepped: str) -> None:
+    """By itself, once memory is not short any more."""
+    scenario.calm(bed)
+    wait_for(f"{stepped} is at full", partial(at_full_again, api, stepped), STEP_SECONDS)
 
 
 def _at_etcd_only(bed: Bed, api: AdminApi) -> Optional[str]:
